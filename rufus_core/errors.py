@@ -1,0 +1,62 @@
+"""One exception family. A user's mistake is told in one line: what happened, where, what to do."""
+
+from __future__ import annotations
+
+
+class RufusError(Exception):
+    """Base of every error this project raises on purpose.
+
+    Args:
+        what: what happened, in one sentence.
+        where: file, line and field, where known (for example ``my_chats.jsonl:12 messages[0].role``).
+        hint: what the user can do about it.
+    """
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.what, self.where, self.hint = what, where, hint
+
+    def __str__(self) -> str:
+        place = f"{self.where}: " if self.where else ""
+        advice = f" ({self.hint})" if self.hint else ""
+        return f"{place}{self.what}{advice}"
+
+
+class ConfigError(RufusError):
+    """A recipe, profile or ``--set`` value is wrong."""
+
+    exit_code = 2
+
+
+class DataError(RufusError):
+    """A data source is missing, unreadable or holds a record that can't be used."""
+
+
+class TemplateError(RufusError):
+    """A chat template can't be trained on: no generation marks, or it rewrites history."""
+
+
+class LineageError(RufusError):
+    """An artifact or record is missing, unreadable or differs from what was recorded."""
+
+
+class EngineError(RufusError):
+    """A rollout engine refused a request (for example: input longer than the context)."""
+
+
+class InfrastructureError(RufusError):
+    """Infrastructure failed, not the policy. Its rollout is aborted and leaves its group (CA-R3)."""
+
+
+class SandboxUnavailable(RufusError):
+    """This machine can't isolate untrusted code."""
+
+
+class JobFailed(RufusError):
+    """A job ended without publishing its artifact; the message names its log file."""
+
+
+class PortInUse(RufusError):
+    """A server can't bind to the port it was given."""

@@ -1,0 +1,210 @@
+"""Settings of one stage. Units are in the names: *_tokens, *_steps, *_seconds; shares are in [0, 1]."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from rufus_core.types import Category, Frozen, Json
+
+Positive = Annotated[int, Field(gt=0)]
+
+
+class SourceSettings(Frozen):
+    """Where problems or conversations come from: a generator of this project, or a file (`path`) of the user's."""
+
+    generator: str | None = None
+    path: str | None = None  # JSONL; rows are read by `format`
+    format: Literal["auto", "messages", "question_answer"] = "auto"
+    category: Category | None = None
+    count: Positive | None = None  # rows taken; None takes all of a file
+    error_rate: float = Field(0.0, ge=0.0, le=1.0)  # share of a generator's demonstrations that are deliberately wrong
+    options: dict[str, Json] = Field(default_factory=dict)
+    # provenance, two separate columns (MIX-05)
+    hf_id: str | None = None
+    terms: str | None = None
+    upstream: str | None = None
+
+
+class ProblemSettings(Frozen):
+    """A stage's prompt set. Splits are disjoint by problem id and deterministic by seed."""
+
+    sources: dict[str, SourceSettings]
+    num_validation: int = 64
+    num_heldout: int = 240
+    sample_cap_tokens: Positive | None = None  # VALID-03, after the chat template
+    filters: dict[str, Json] = Field(default_factory=dict)  # offline filters as printed (PIPE-10)
+
+
+class OptimizerSettings(Frozen):
+    name: Literal["adamw"] = "adamw"
+    lr_peak: float
+    lr_min: float | None = None  # None: constant at lr_peak
+    schedule: Literal["constant", "cosine"] = "constant"
+    warmup_steps: int = 0
+    betas: tuple[float, float] = (0.9, 0.98)
+    eps: float = 1e-8
+    weight_decay: float = 0.1
+    grad_clip: float = 1.0
+
+
+class AlgorithmSettings(Frozen):
+    name: Literal["gspo", "grpo"]
+    clip_low: float
+    clip_high: float
+    kl_coef: float = 0.0
+    entropy_coef: float = 0.0
+    advantage: Literal["group_normalised", "mean_only"] = "group_normalised"
+    length_normalization: Literal["per_sequence", "per_token"] = "per_sequence"
+    tis: bool = False
+    tis_cap: float = 2.0
+    truncation_masking: bool = False
+
+
+class LengthPenaltySettings(Frozen):
+    """`shortest_correct` is Reasoning RL's (RRL-R2), `over_length` is RLHF's (RM-R2)."""
+
+    kind: Literal["shortest_correct", "over_length"]
+    cap: float = 0.2  # shortest_correct: the largest deduction
+    threshold_tokens: int = 2000  # over_length: L0
+    max_tokens: int = 8000  # L_max
+
+
+class RolloutSettings(Frozen):
+    prompts_per_rollout: Positive
+    samples_per_prompt: Positive
+    opt_steps_per_rollout: Positive = 1
+    response_budget_tokens: Positive  # per turn for agents
+    trajectory_tokens: Positive | None = None  # prompt and all turns
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+
+class DynamicSamplingSettings(Frozen):
+    """Keep groups whose mean raw verifier reward lies in the window; refill up to `max_rounds` rounds."""
+
+    low_exclusive: float = 0.0
+    high_inclusive: float | None = None  # RRL-T6: 0.8
+    high_exclusive: float | None = None  # DAPO: 1.0
+    oversample_factor: float = 1.0
+    max_rounds: Positive = 3
+
+
+class ToolSettings(Frozen):
+    surface: tuple[str, ...] | str = ()
+    tool_call_limit_train: Positive
+    tool_call_limit_eval: Positive
+    result_tokens: Positive = 8000  # GYM-24
+    command_timeout_seconds: float = 120.0
+
+
+class ModelSettings(Frozen):
+    """Other models a stage consults; a value is a model id, or `builtin:NAME` for one that ships here."""
+
+    teacher: str | None = None
+    judge: str | None = None
+    eval_judge: str | None = None
+    reward_model: str | None = None
+
+
+class RewardModelSettings(Frozen):
+    """How the small Bradley-Terry reward model of the CPU profile is trained."""
+
+    num_pairs: Positive
+    steps: Positive
+    batch_pairs: Positive
+    optimizer: OptimizerSettings
+
+
+class PrecisionSettings(Frozen):
+    train: Literal["bf16", "fp32"] = "bf16"
+    rollout: Literal["bf16", "fp8", "fp32"] = "bf16"
+    rollout_bf16_first_layers: int = 0  # SLM-07
+    router_replay: bool = True  # R3, SLM-06
+
+
+class PhaseSettings(Frozen):
+    """Values that change inside a stage, from step `from_step` on (Coding RL's budget extension, CRL-T4)."""
+
+    from_step: Positive
+    prompts_per_rollout: Positive | None = None
+    response_budget_tokens: Positive | None = None
+    kl_coef: float | None = None
+
+
+class SelectionSettings(Frozen):
+    """Which checkpoint is carried forward. `peak` reads `metric` on the validation split, never on held-out problems."""
+
+    rule: Literal["last", "step", "peak"]
+    step: Positive | None = None
+    metric: str | None = None
+
+
+class RunSettings(Frozen):
+    steps: Positive | None  # None: the paper doesn't state it
+    epochs: float | None = None
+    checkpoint_interval_steps: Positive | None = None
+    eval_interval_steps: Positive | None = None
+    select: SelectionSettings
+
+
+class EvaluationSettings(Frozen):
+    """Names of benchmarks measured on this stage's checkpoint and on its parent's (PIPE-07, PIPE-08)."""
+
+    targets: tuple[str, ...]
+    guardrails: tuple[str, ...] = ()
+
+
+class ComputeSettings(Frozen):
+    """Placement: never part of a fingerprint."""
+
+    nodes: int = 1
+    gpus_per_node: int = 0
+    extra_nodes: int = 0
+    extra_nodes_role: str | None = None
+    gpus_per_rollout_engine: int | None = None
+    colocated_rollout: bool | None = None
+    distributed_rollout: bool = False
+    wall_clock: dict[str, float] = Field(default_factory=dict)  # as the paper prints it
+
+
+class _Stage(Frozen):
+    title: str
+    section: str = ""
+    parent: str
+    capability: str = ""
+    optimizer: OptimizerSettings
+    run: RunSettings
+    evaluation: EvaluationSettings
+    precision: PrecisionSettings = PrecisionSettings()
+    compute: ComputeSettings = ComputeSettings()
+    models: ModelSettings = ModelSettings()
+    published: dict[str, Json] = Field(default_factory=dict)  # printed facts shown by `plan`, used by no step
+
+
+class SFTBatchSettings(Frozen):
+    global_batch_sequences: Positive
+    context_tokens: Positive  # of a packed row
+    long_sample_tokens: Positive | None = None  # SFT-07: from this length on, fewer samples share a batch
+
+
+class SFTStage(_Stage):
+    kind: Literal["sft"] = "sft"
+    data: ProblemSettings
+    batch: SFTBatchSettings
+
+
+class RLStage(_Stage):
+    kind: Literal["rl"] = "rl"
+    problems: ProblemSettings
+    rollout: RolloutSettings
+    algorithm: AlgorithmSettings
+    dynamic_sampling: DynamicSamplingSettings | None = None
+    length_penalty: LengthPenaltySettings | None = None
+    tools: ToolSettings | None = None
+    reward_model: RewardModelSettings | None = None
+    phases: tuple[PhaseSettings, ...] = ()
+
+
+StageSettings = Annotated[SFTStage | RLStage, Field(discriminator="kind")]
