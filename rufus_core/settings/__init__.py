@@ -1,11 +1,21 @@
 """What a recipe can say, as frozen pydantic models. Loading, overlays and the plan live in `rufus_core.recipe`."""
 
-from rufus_core.settings.recipe import BaseModelSettings, BenchmarkSettings, PolicyShape, PretrainSettings, Recipe
+from rufus_core.settings.recipe import (
+    BaseModelSettings,
+    BenchmarkSettings,
+    DecontaminationSettings,
+    DenseScreenSettings,
+    NgramScreenSettings,
+    PolicyShape,
+    PretrainSettings,
+    Recipe,
+)
 from rufus_core.settings.stage import (
     AlgorithmSettings,
     ComputeSettings,
     DynamicSamplingSettings,
     EvaluationSettings,
+    FilterSettings,
     LengthPenaltySettings,
     ModelSettings,
     OptimizerSettings,
@@ -13,6 +23,7 @@ from rufus_core.settings.stage import (
     PrecisionSettings,
     ProblemSettings,
     RewardModelSettings,
+    RewardSettings,
     RLStage,
     RolloutSettings,
     RunSettings,
@@ -29,10 +40,14 @@ __all__ = [
     "BaseModelSettings",
     "BenchmarkSettings",
     "ComputeSettings",
+    "DecontaminationSettings",
+    "DenseScreenSettings",
     "DynamicSamplingSettings",
     "EvaluationSettings",
+    "FilterSettings",
     "LengthPenaltySettings",
     "ModelSettings",
+    "NgramScreenSettings",
     "OptimizerSettings",
     "PhaseSettings",
     "PolicyShape",
@@ -42,6 +57,7 @@ __all__ = [
     "RLStage",
     "Recipe",
     "RewardModelSettings",
+    "RewardSettings",
     "RolloutSettings",
     "RunSettings",
     "SFTBatchSettings",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rufus_core.settings.stage import OptimizerSettings, Positive, StageSettings
-from rufus_core.types import Frozen
+from rufus_core.types import Frozen, Json
 
 
 class PolicyShape(Frozen):
@@ -58,8 +58,45 @@ class BenchmarkSettings(Frozen):
     num_problems: Positive | None = None
     samples_per_problem: Positive = 4
     temperature: float = 1.0
+    metric: str = "pass@1"
+    release: str | None = None  # version or window of the benchmark, printed with its numbers
+    response_budget_tokens: Positive | None = None  # None: the stage's
     harness: str | None = None
     judge: str | None = None
+    user_simulator: str | None = None  # SIM-01
+
+    @model_validator(mode="after")
+    def _heldout_names_its_stage(self) -> Self:
+        if self.kind == "heldout" and self.stage is None:
+            raise ValueError("a heldout benchmark needs a stage")
+        return self
+
+
+class NgramScreenSettings(Frozen):
+    """Detectors A and B: an item hits a sample that holds enough of its phrases (DECON-01 to 08)."""
+
+    benchmarks: tuple[str, ...]  # chained in this order
+    phrase_words: Positive = 8
+    phrases_per_item: Positive | None = None  # evenly spaced; None takes every phrase
+    drop_share: float = Field(0.5, gt=0.0, le=1.0)  # drop from this share of phrases on
+    whole_item_min_words: Positive = 5  # an item shorter than a phrase is one phrase, down to this length
+
+
+class DenseScreenSettings(Frozen):
+    """Detector C: near neighbours in an embedding, judged by hand (DECON-09)."""
+
+    benchmarks: tuple[str, ...]
+    model: str
+    min_cosine: float = Field(0.8, ge=-1.0, le=1.0)
+    neighbours_per_problem: Positive = 50
+
+
+class DecontaminationSettings(Frozen):
+    """Screens of the SFT mix and of every RL prompt set (DECON-12)."""
+
+    sampled: NgramScreenSettings
+    exhaustive: NgramScreenSettings
+    dense: DenseScreenSettings
 
 
 class Recipe(Frozen):
@@ -68,6 +105,8 @@ class Recipe(Frozen):
     seed: int = 0
     base: BaseModelSettings
     stages: dict[str, StageSettings]  # ordered by parent
+    decontamination: DecontaminationSettings | None = None
     benchmarks: dict[str, BenchmarkSettings] = Field(default_factory=dict)
     pins: dict[str, str] = Field(default_factory=dict)  # INF-01, T15
     gpu_hour_price: float | None = None
+    published: dict[str, Json] = Field(default_factory=dict)  # printed facts that no step uses

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from rufus_core.types import Category, Frozen, Json
 
@@ -25,6 +25,31 @@ class SourceSettings(Frozen):
     hf_id: str | None = None
     terms: str | None = None
     upstream: str | None = None
+    upstream_generators: tuple[str, ...] = ()  # models that wrote the responses
+    restricted: bool = False  # MIX-06: not for commercial use
+
+
+class FilterSettings(Frozen):
+    """One offline filter of a prompt set (PIPE-10); a mapping of them applies in its order.
+
+    With `samplers` it is a screen: each makes `num_attempts` responses, p is the share that passes, and a problem stays
+    if p lies in the window for at least one of them. `policy` is the stage's initial checkpoint. Without `samplers` it
+    looks at the problem alone, with `options`.
+    """
+
+    samplers: tuple[str, ...] = ()
+    num_attempts: Positive | None = None
+    low_exclusive: float | None = None
+    high_inclusive: float | None = None
+    high_exclusive: float | None = None
+    tools: bool = True  # False: closed book (SA-D2)
+    options: dict[str, Json] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _screen_has_attempts(self) -> Self:
+        if self.samplers and self.num_attempts is None:
+            raise ValueError("a filter with samplers needs num_attempts")
+        return self
 
 
 class ProblemSettings(Frozen):
@@ -34,7 +59,7 @@ class ProblemSettings(Frozen):
     num_validation: int = 64
     num_heldout: int = 240
     sample_cap_tokens: Positive | None = None  # VALID-03, after the chat template
-    filters: dict[str, Json] = Field(default_factory=dict)  # offline filters as printed (PIPE-10)
+    filters: dict[str, FilterSettings] = Field(default_factory=dict)
 
 
 class OptimizerSettings(Frozen):
@@ -60,6 +85,19 @@ class AlgorithmSettings(Frozen):
     tis: bool = False
     tis_cap: float = 2.0
     truncation_masking: bool = False
+
+
+class RewardSettings(Frozen):
+    """What a stage is rewarded by (PIPE-04), and the numbers its reward needs."""
+
+    kind: Literal["token_supervision", "rule_based_verifier", "hybrid_verifier", "reward_model"]
+    similarity_threshold: float | None = None  # RRL-R1: fuzzy match of science answers
+    max_tests_per_problem: Positive | None = None  # CRL-R2
+    seconds_per_test: float | None = None
+    memory_mib: Positive | None = None  # of the sandbox that runs the tests
+    min_successful_tool_calls: int | None = None  # SA-R3
+    malformed_call_factor_floor: float | None = None  # SA-R4
+    no_answer_budget_exhausted: float | None = None  # SA-R5: the reward then
 
 
 class LengthPenaltySettings(Frozen):
@@ -90,6 +128,13 @@ class DynamicSamplingSettings(Frozen):
     oversample_factor: float = 1.0
     max_rounds: Positive = 3
 
+    @model_validator(mode="after")
+    def _window_is_open(self) -> Self:
+        for high in (self.high_inclusive, self.high_exclusive):
+            if high is not None and high <= self.low_exclusive:
+                raise ValueError(f"the window ({self.low_exclusive}, {high}) holds no reward")
+        return self
+
 
 class ToolSettings(Frozen):
     surface: tuple[str, ...] | str = ()
@@ -105,6 +150,7 @@ class ModelSettings(Frozen):
     teacher: str | None = None
     judge: str | None = None
     eval_judge: str | None = None
+    summarizer: str | None = None  # SA-E2
     reward_model: str | None = None
 
 
@@ -134,11 +180,19 @@ class PhaseSettings(Frozen):
 
 
 class SelectionSettings(Frozen):
-    """Which checkpoint is carried forward. `peak` reads `metric` on the validation split, never on held-out problems."""
+    """Which checkpoint is carried forward. `peak` reads `metric` on the validation split, never on held-out ones."""
 
     rule: Literal["last", "step", "peak"]
     step: Positive | None = None
     metric: str | None = None
+
+    @model_validator(mode="after")
+    def _rule_has_its_value(self) -> Self:
+        if self.rule == "step" and self.step is None:
+            raise ValueError("rule 'step' needs a step")
+        if self.rule == "peak" and self.metric is None:
+            raise ValueError("rule 'peak' needs a metric")
+        return self
 
 
 class RunSettings(Frozen):
@@ -174,6 +228,7 @@ class _Stage(Frozen):
     section: str = ""
     parent: str
     capability: str = ""
+    reward: RewardSettings | None = None
     optimizer: OptimizerSettings
     run: RunSettings
     evaluation: EvaluationSettings
