@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, Protocol, Self
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, Protocol, Self, TypeVar
 
 from rufus_core.types import Episode, Json, Problem, ToolCall, ToolResult, ToolSchema, Verdict
 
@@ -97,3 +99,74 @@ class MetricSink(Protocol):
     """Where a job reports its progress. The core writes lines to a file; adapters pass them on."""
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """One line of a job's progress. `step` counts from 1 to `total`; both are None where nothing is counted."""
+
+    step: int | None = None
+    total: int | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StepOutcome:
+    """How a step of the recipe ended. `digest` is its artifact's, present when it was reused or completed."""
+
+    status: Literal["reused", "completed", "failed", "cancelled"]
+    digest: str | None = None
+    error: str = ""
+    log: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunOutcome:
+    """Outcomes by step name; a step that was never reached is absent."""
+
+    steps: Mapping[str, StepOutcome]
+    interrupted: bool = False
+
+
+class RunObserver(Protocol):
+    """Hears what a run does. Called from several threads at once when steps run side by side."""
+
+    def step_started(self, step: str) -> None:
+        """A job runs for this step (a reused step never starts)."""
+        ...
+
+    def step_progressed(self, step: str, progress: StepProgress) -> None: ...
+
+    def step_finished(self, step: str, outcome: StepOutcome) -> None: ...
+
+    def warned(self, message: str) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of `rufus doctor`: what is there, what it is for, and how to get it."""
+
+    name: str
+    ok: bool
+    detail: str
+    required: bool = True
+    hint: str = ""
+
+
+RecipeT = TypeVar("RecipeT", contravariant=True)
+StepT = TypeVar("StepT", contravariant=True)
+
+
+class Orchestrator(Protocol[RecipeT, StepT]):
+    """Runs a recipe's graph. Found through the entry point group `rufus.orchestrator`, for the core can't import it."""
+
+    def run(self, recipe: RecipeT, graph: Sequence[StepT], home: Path, observer: RunObserver) -> RunOutcome:
+        """Run the steps in order, reusing what is intact. Ctrl-C ends the running jobs and is told in the outcome."""
+        ...
+
+    def serve_pages(self, home: Path, prefect_port: int, mlflow_port: int) -> AbstractContextManager[Mapping[str, str]]:
+        """Serve the run's pages: address by name. Raises PortInUse."""
+        ...
+
+    def checks(self) -> list[Check]: ...

@@ -1,0 +1,187 @@
+"""Runs a job as a local process group: started at most once, joined when it lives, cancelled for certain.
+
+A job runs in its own session with its output in a file, so it outlives whoever started it. `handle.json` beside the
+job's document says which process it is (pid and start time: a pid alone may be reused).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+Progress = Callable[[Mapping[str, Any]], None]
+
+POLL_SECONDS = 0.1
+GRACE_SECONDS = 10.0
+
+# The job begins only after its handle is on disk: a launcher that is killed in between leaves no unknown job behind,
+# because the closed pipe ends the process. `exec` keeps pid and start time.
+_WAIT_THEN_EXEC = "import os, sys; sys.stdin.buffer.read(1) or sys.exit(1); os.execv(sys.argv[1], sys.argv[1:])"
+
+
+class JobCancelled(Exception):
+    """The job was ended because its run was told to stop; its attempt stays unpublished."""
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Identifies one process for ever: `started` is its start time in seconds since the epoch."""
+
+    pid: int
+    started: float
+
+    @property
+    def process(self) -> psutil.Process | None:
+        """The living process, or None. A zombie is dead."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started) < 0.01
+            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
+        except psutil.NoSuchProcess:
+            return None
+
+    @classmethod
+    def of(cls, pid: int) -> Handle:
+        return cls(pid, psutil.Process(pid).create_time())
+
+
+class LocalJob:
+    """A job whose files live in `folder`. `start` may be called again at any time: a living job is joined."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = folder / "job.log"
+        self._handle_file = folder / "handle.json"
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self, command: list[str], env: Mapping[str, str]) -> bool:
+        """Start `command` (argv[0] is the path of a program), or join the living job. True when it was joined."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with _locked(self.folder / "handle.lock"):
+            if self._handle() is not None:
+                return True
+            with self.log.open("ab") as log:
+                self._child = subprocess.Popen(  # noqa: S603
+                    [sys.executable, "-S", "-c", _WAIT_THEN_EXEC, *command],
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env=dict(env),
+                )
+            _write(self._handle_file, asdict(Handle.of(self._child.pid)))
+            assert self._child.stdin is not None
+            with self._child.stdin as gate:
+                gate.write(b"\n")
+            return False
+
+    def wait(self, progress_file: Path, on_progress: Progress, cancelled: threading.Event) -> int | None:
+        """Block until the job ended, passing on its progress lines. The exit code, or None for a joined job.
+
+        Raises JobCancelled after `cancelled` was set. Whatever else interrupts the wait (Ctrl-C), the job is dead by then.
+        """
+        lines = tail(progress_file)
+        try:
+            while self._alive():
+                _pass_on(lines, on_progress)
+                if cancelled.wait(POLL_SECONDS):
+                    raise JobCancelled
+            _pass_on(lines, on_progress)
+        except BaseException:
+            self.cancel()
+            raise
+        return self._child.returncode if self._child else None
+
+    def cancel(self) -> None:
+        """SIGTERM to the job's group, a grace period, SIGKILL; the job and its descendants are dead on return."""
+        handle = self._handle()
+        leader = handle.process if handle else None
+        if handle is None or leader is None:
+            return
+        family = [leader, *leader.children(recursive=True)]
+        _signal_group(handle.pid, signal.SIGTERM)
+        _, alive = psutil.wait_procs(family, timeout=GRACE_SECONDS)
+        _signal_group(handle.pid, signal.SIGKILL)
+        for process in alive:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(alive, timeout=GRACE_SECONDS)
+
+    def _handle(self) -> Handle | None:
+        """The handle of the living job, if one lives."""
+        try:
+            handle = Handle(**json.loads(self._handle_file.read_text()))
+        except FileNotFoundError:
+            return None
+        return handle if handle.process else None
+
+    def _alive(self) -> bool:
+        return self._child.poll() is None if self._child else self._handle() is not None
+
+
+def job_environment(threads: int) -> dict[str, str]:
+    """The environment of a job: this process's, with threads pinned, telemetry off and the model hub offline."""
+    count = str(threads)
+    return {
+        **os.environ,
+        "OMP_NUM_THREADS": count,
+        "MKL_NUM_THREADS": count,
+        "OPENBLAS_NUM_THREADS": count,
+        "TOKENIZERS_PARALLELISM": "false",
+        "DO_NOT_TRACK": "true",
+        "HF_HUB_OFFLINE": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def tail(path: Path) -> Iterator[str | None]:
+    """Complete lines of a growing file, None whenever there is none yet. A half-written last line waits."""
+    position = 0
+    while True:
+        try:
+            with path.open("rb") as file:
+                file.seek(position)
+                block = file.read()
+        except FileNotFoundError:
+            block = b""
+        whole = block[: block.rfind(b"\n") + 1]
+        position += len(whole)
+        yield from whole.decode().splitlines()
+        yield None
+
+
+def _pass_on(lines: Iterator[str | None], on_progress: Progress) -> None:
+    while (line := next(lines)) is not None:
+        with suppress(json.JSONDecodeError):  # a killed attempt leaves half a line, and the next one writes on after it
+            on_progress(json.loads(line))
+
+
+def _signal_group(group: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(group, number)
+
+
+def _write(path: Path, content: Mapping[str, Any]) -> None:
+    part = path.with_suffix(".part")
+    part.write_text(json.dumps(content))
+    part.replace(path)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
