@@ -1,0 +1,82 @@
+"""Puzzles made by reasoning-gym, of the kinds whose questions are one short line (RRL-D1)."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rufus_core.data.generators.sampling import distinct, refuse_unknown
+from rufus_core.errors import DataError
+from rufus_core.types import Json, Message, Problem
+
+SOURCE = "puzzles"
+CONFIGS: dict[str, dict[str, Json]] = {
+    "spell_backward": {"min_word_len": 3, "max_word_len": 3},
+    "simple_equations": {"max_terms": 2, "max_value": 9, "operators": ["+", "-"], "operators_weights": [0.5, 0.5]},
+    "number_filtering": {"min_numbers": 2, "max_numbers": 3, "max_decimals": 0, "min_value": 0, "max_value": 9},
+}
+_ENTRIES = 2**31  # a virtual size: entries are made one by one
+
+
+def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Problem]:
+    """Equal shares of the kinds as far as they go; some 6,000 distinct problems.
+
+    Args:
+        options: `datasets`, a list of names out of `CONFIGS` (all by default).
+    """
+    refuse_unknown(options, "datasets")
+    names = options.get("datasets", list(CONFIGS))
+    for name in names:
+        if name not in CONFIGS:
+            raise DataError(f"unknown puzzle dataset {name!r}", hint=f"one of {sorted(CONFIGS)}")
+    datasets = [_dataset(name) for name in names]
+    return distinct(lambda rng: _draw(datasets, rng), seed, count)
+
+
+def demonstrate(problem: Problem, rng: random.Random, wrong: bool) -> list[Message]:
+    """The answer in a box, without reasoning."""
+    entry = problem.ground_truth["entry"]
+    answer = WRONG[problem.ground_truth["dataset"]](entry, rng) if wrong else entry["answer"]
+    return [Message(role="assistant", reasoning="", content=rf"\boxed{{{answer}}}")]
+
+
+def _draw(datasets: list[Any], rng: random.Random) -> Problem:
+    dataset = rng.choice(datasets)
+    entry = json.loads(json.dumps(dataset[rng.randrange(_ENTRIES)]))
+    # Where in the dataset it stood is no part of a problem: equal questions have equal ids.
+    name = entry["metadata"].pop("source_dataset")
+    del entry["metadata"]["source_index"]
+    prompt = [Message(role="user", content=entry["question"])]
+    return Problem.build("puzzle", SOURCE, prompt, {"dataset": name, "config": CONFIGS[name], "entry": entry})
+
+
+def _dataset(name: str) -> Any:
+    import reasoning_gym  # slow to import
+
+    return reasoning_gym.create_dataset(name, seed=0, size=_ENTRIES, **CONFIGS[name])
+
+
+def _misspelt(entry: Mapping[str, Json], rng: random.Random) -> str:
+    """The word with one letter of the reversed spelling left out."""
+    answer: str = entry["answer"]
+    drop = rng.randrange(len(answer))
+    return answer[:drop] + answer[drop + 1 :]
+
+
+def _miscalculated(entry: Mapping[str, Json], rng: random.Random) -> str:
+    return str(int(entry["answer"]) + rng.choice((-1, 1)))
+
+
+def _misfiltered(entry: Mapping[str, Json], rng: random.Random) -> str:  # noqa: ARG001 - one signature for all
+    """The numbers that had to go."""
+    metadata = entry["metadata"]
+    return str([number for number in metadata["original_numbers"] if number not in metadata["result"]])
+
+
+WRONG: dict[str, Callable[[Mapping[str, Json], random.Random], str]] = {
+    "spell_backward": _misspelt,
+    "simple_equations": _miscalculated,
+    "number_filtering": _misfiltered,
+}

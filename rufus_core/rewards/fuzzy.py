@@ -1,0 +1,75 @@
+r"""Fuzzy string match for short science answers (RRL-R1): pure and deterministic.
+
+Declared policy. Case, punctuation, articles, `$` and `\text{}` are left out. Numbers with their signs and percent
+signs, option letters and negations must be exactly equal; the other words must agree to 0.9 or more, in order.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from decimal import Decimal
+from difflib import SequenceMatcher
+
+THRESHOLD = 0.9
+_LATEX = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}|\\[,;!]|\$")
+_TOKEN = re.compile(r"(?<![\w.])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:\s?%)?(?!\w)|\w+")
+_NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
+_OPTION = re.compile(r"\s*\(?([A-J])(?:\s*[).:]+\s*|\s*$)(.*)", re.DOTALL)
+_ARTICLES = {"a", "an", "the"}
+_NEGATIONS = {"not", "no", "never", "without", "non", "neither", "nor", "cannot"}
+
+
+def fuzzy_match(reference: str, answer: str) -> bool:
+    """Whether the answer says what the reference says."""
+    reference, answer = _plain(reference), _plain(answer)
+    letter, text = _option(reference)
+    other_letter, other_text = _option(answer)
+    if letter and other_letter:
+        return letter == other_letter and (not text or not other_text or _same_text(text, other_text))
+    if letter and not text:
+        return False
+    return _same_text(text, other_text)
+
+
+def token_similarity(left: list[str], right: list[str]) -> float:
+    """Twice the tokens in common, in order, by the number of all tokens: in [0, 1], and 1 only if equal."""
+    return SequenceMatcher(None, left, right, autojunk=False).ratio()
+
+
+def _same_text(reference: str, answer: str) -> bool:
+    left, right = _tokens(reference), _tokens(answer)
+    if not left or not right:
+        return False
+    return _exact_part(left) == _exact_part(right) and token_similarity(left, right) >= THRESHOLD
+
+
+def _exact_part(tokens: list[str]) -> list[str]:
+    return [token for token in tokens if token[-1] == "%" or _NUMBER.fullmatch(token) or token in _NEGATIONS]
+
+
+def _tokens(text: str) -> list[str]:
+    words = [_canonical(token) for token in _TOKEN.findall(text.casefold())]
+    return [word for word in words if word not in _ARTICLES] or words
+
+
+def _canonical(token: str) -> str:
+    """A number in one spelling: 1,000.0 and 1000 are the same, 28 and 28% are not."""
+    sign = "%" if token.endswith("%") else ""
+    number = token.rstrip("% ").replace(",", "")
+    if not _NUMBER.fullmatch(number):
+        return token
+    whole, _, decimals = number.partition(".")
+    value = Decimal(f"{whole}.{decimals.rstrip('0')}") if decimals.rstrip("0") else Decimal(whole)
+    return f"{value:f}{sign}" if value else f"0{sign}"
+
+
+def _option(text: str) -> tuple[str, str]:
+    """The option letter and the text behind it: `(B) iron`, `B. iron`, `B`; ("", text) if there is no letter."""
+    match = _OPTION.fullmatch(text)
+    return (match[1], match[2].strip()) if match else ("", text)
+
+
+def _plain(text: str) -> str:
+    text = unicodedata.normalize("NFKC", text).replace("\u2212", "-").replace("\\%", "%")
+    return _LATEX.sub(lambda match: match[1] or " " if match[1] else " ", text).strip()
