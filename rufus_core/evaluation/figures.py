@@ -10,17 +10,20 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from rufus_core.evaluation.table import Cell, StageRow
 
 # Okabe-Ito colours: told apart with every kind of colour vision
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8C8C8C"
-PRIMARY = {"reward": "reward", "loss": "loss"}  # metric: label; the first one a stage logged is drawn
+# Metric: label. The first one that a stage logged is drawn.
+PRIMARY = {"reward": "reward", "loss": "loss"}
 SECONDARY = {"response_tokens": "response tokens"}
 NUM_COLUMNS = 4
 Z95 = 1.959964
-STYLE = {"fontsize": 9}
+STYLE: dict[str, Any] = {"fontsize": 9}
 
 Curve = tuple[NDArray[np.float64], NDArray[np.float64]]  # steps, values
 
@@ -31,7 +34,8 @@ def learning_curves(metrics_by_stage: Mapping[str, Path], out: Path) -> None:
     A metrics file has one JSON object a line, with `step` and `metrics`.
     """
     num_rows = max(1, math.ceil(len(metrics_by_stage) / NUM_COLUMNS))
-    figure = Figure(figsize=(14, 0.4 + 2.7 * num_rows), layout="constrained")
+    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.08)  # inches
+    figure = Figure(figsize=(14, 0.4 + 2.7 * num_rows), layout=layout)
     axes = figure.subplots(num_rows, NUM_COLUMNS, squeeze=False).ravel()
     for axis, (stage, path) in zip(axes, metrics_by_stage.items(), strict=False):
         _learning_curve(axis, stage, read_metrics(path))
@@ -84,36 +88,30 @@ def read_metrics(path: Path) -> dict[str, Curve]:
 
 
 def smooth(values: NDArray[np.float64], window: int) -> NDArray[np.float64]:
-    """Centred moving mean; at the ends over what there is, so it neither lags nor bends."""
+    """Centred moving mean; near the ends over what there is. A NaN leaves a gap."""
     radius = window // 2
-    padded = np.concatenate([[0.0], np.cumsum(values)])
-    index = np.arange(len(values))
-    low, high = np.maximum(index - radius, 0), np.minimum(index + radius + 1, len(values))
-    means: NDArray[np.float64] = (padded[high] - padded[low]) / (high - low)
-    return means
+    return np.array([values[max(0, i - radius) : i + radius + 1].mean() for i in range(len(values))])
 
 
 def _learning_curve(axis: Any, stage: str, curves: Mapping[str, Curve]) -> None:
     axis.set_title(stage.replace("_", " "), loc="left", fontsize=10, fontweight="bold")
     axis.set_xlabel("step", **STYLE)
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     _tidy(axis, "y")
-    _draw_curve(axis, curves, PRIMARY, BLUE)
+    _draw_curve(axis, curves, PRIMARY, BLUE, "-")
     if any(name in curves for name in SECONDARY):
         right = axis.twinx()
         right.spines["top"].set_visible(False)
-        _draw_curve(right, curves, SECONDARY, ORANGE, raw=False)
+        _draw_curve(right, curves, SECONDARY, ORANGE, (0, (4, 1.5)))
 
 
-def _draw_curve(
-    axis: Any, curves: Mapping[str, Curve], labels: Mapping[str, str], colour: str, raw: bool = True
-) -> None:
+def _draw_curve(axis: Any, curves: Mapping[str, Curve], labels: Mapping[str, str], colour: str, dashes: Any) -> None:
     name = next((name for name in labels if name in curves), None)
     if name is None:
         return
     steps, values = curves[name]
-    if raw:
-        axis.plot(steps, values, color=colour, alpha=0.3, linewidth=0.8)
-    axis.plot(steps, smooth(values, max(1, len(values) // 10)), color=colour, linewidth=1.8)
+    axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
+    axis.plot(steps, smooth(values, max(1, len(values) // 10)), color=colour, linewidth=1.7, linestyle=dashes)
     axis.set_ylabel(labels[name], color=colour, **STYLE)
     axis.tick_params(axis="y", colors=colour, labelsize=8)
 
@@ -123,7 +121,7 @@ def _draw_change(axis: Any, y: int, cell: Cell) -> None:
     assert cell.parent_mean is not None
     assert cell.delta is not None
     before, after = 100 * cell.parent_mean, 100 * cell.mean
-    axis.plot([before, after], [y, y], color=GREY, linewidth=1, zorder=1)
+    axis.plot([before, after], [y - 0.08, y + 0.08], color=GREY, linewidth=1, zorder=1)
     for mean, stderr, colour, fill, offset in (
         (before, cell.parent_stderr, GREY, "white", -0.08),
         (after, cell.stderr, BLUE, BLUE, 0.08),
@@ -135,7 +133,7 @@ def _draw_change(axis: Any, y: int, cell: Cell) -> None:
 
 
 def _change_label(stage: str, benchmark: str) -> str:
-    return f"{stage.replace('_', ' ')}\n{benchmark}" if benchmark != stage else stage.replace("_", " ")
+    return benchmark if stage in benchmark else f"{stage}\n{benchmark}"
 
 
 def _tidy(axis: Any, grid: str) -> None:

@@ -1,0 +1,48 @@
+"""`rufus table`: what every stage changed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+NUM_COLUMNS = 100  # where the output is no terminal
+
+
+class Format(StrEnum):
+    TERMINAL = "terminal"
+    JSON = "json"
+    CSV = "csv"
+    MD = "md"
+
+
+def table(
+    home: Annotated[Path | None, typer.Option(help="Where runs live; else $RUFUS_HOME, else .rufus.")] = None,
+    format_: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.TERMINAL,
+    json_: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
+) -> None:
+    """Show each checkpoint of the newest run on every benchmark, and its change from the one before."""
+    from rich.console import Console
+
+    from rufus_core.evaluation import render
+    from rufus_core.evaluation.collect import collect_rows
+    from rufus_core.lineage.home import rufus_home, store_root
+    from rufus_core.lineage.store import Store
+
+    rows = collect_rows(Store(store_root(rufus_home(home))))
+    chosen = Format.JSON if json_ else format_
+    if chosen is Format.JSON:
+        typer.echo(render.json_table(rows))
+    elif chosen is Format.CSV:
+        typer.echo(render.csv_table(rows), nl=False)
+    elif chosen is Format.MD:
+        typer.echo(render.markdown_table(rows), nl=False)
+    elif rows:
+        console = Console()
+        if not console.is_terminal:
+            console = Console(width=NUM_COLUMNS)
+        console.print(render.terminal_table(rows, console.width))
+    else:
+        typer.echo("No checkpoint yet. `rufus run` makes some.")

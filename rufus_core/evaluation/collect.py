@@ -1,0 +1,61 @@
+"""The stage table of a store: the newest chain of checkpoints, and the scores measured on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rufus_core.evaluation.scores import FILE_NAME, Scores
+from rufus_core.evaluation.table import Checkpoint, StageRow, stage_table
+from rufus_core.lineage.record import Record
+from rufus_core.lineage.store import Store
+
+CHECKPOINT_KINDS = ("base", "checkpoint")
+
+
+def collect_rows(store: Store) -> list[StageRow]:
+    """The table's rows, base first; empty while the store holds no checkpoint.
+
+    Raises:
+        DataError: an artifact of scores can't be read.
+    """
+    records = store.records()
+    chain = newest_chain(records)
+    digests = {record.digest for record in chain}
+    scores = [Scores.load(store.path(record) / FILE_NAME) for record in records if record.kind == "scores"]
+    return stage_table(
+        [_checkpoint(record) for record in chain], [measured for measured in scores if measured.digest in digests]
+    )
+
+
+def newest_chain(records: tuple[Record, ...]) -> list[Record]:
+    """The checkpoint that was published last and those it descends from, base first. `records` are oldest first."""
+    by_id = {record.id: record for record in records}
+    checkpoints = [record for record in records if record.kind in CHECKPOINT_KINDS]
+    chain = []
+    current = checkpoints[-1] if checkpoints else None
+    while current is not None:
+        chain.append(current)
+        current = _parent(current, by_id)
+    return chain[::-1]
+
+
+def _parent(record: Record, by_id: Mapping[str, Record]) -> Record | None:
+    """The nearest checkpoint among what a record was made from, through artifacts of other kinds if need be.
+
+    Problem sets descend from checkpoints too, by the screens of their policy; the role `parent` goes first.
+    """
+    level = [record]
+    seen: set[str] = set()
+    while level:
+        sources = [(role != "parent", source.record_id) for each in level for role, source in each.inputs.items()]
+        above = [by_id[key] for _, key in sorted(sources) if key in by_id and key not in seen]
+        for candidate in above:
+            if candidate.kind in CHECKPOINT_KINDS:
+                return candidate
+        seen |= {each.id for each in above}
+        level = above
+    return None
+
+
+def _checkpoint(record: Record) -> Checkpoint:
+    return Checkpoint(stage=record.stage or record.kind, checkpoint=record.name, digest=record.digest, step=record.step)

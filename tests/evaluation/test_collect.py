@@ -1,0 +1,110 @@
+import json
+
+import pytest
+from typer import Typer
+from typer.testing import CliRunner
+
+from rufus_core.cli.table import table
+from rufus_core.errors import DataError
+from rufus_core.evaluation.collect import collect_rows
+from rufus_core.evaluation.scores import FILE_NAME, Scores
+from rufus_core.lineage.home import store_root
+from rufus_core.lineage.record import Draft
+from rufus_core.lineage.store import Store
+
+
+class Chain:
+    """Publishes artifacts as a run does, with true records."""
+
+    def __init__(self, home):
+        self.store = Store(store_root(home))
+        self._count = 0
+
+    def publish(self, name, kind, inputs=None, stage=None, files=None, step=None):
+        self._count += 1
+        attempt = self.store.attempt(name, f"{self._count:016x}" * 4)
+        for file, text in (files or {"weights": f"{name} {self._count}"}).items():
+            (attempt.folder / file).write_text(text)
+        links = {role: record.as_input() for role, record in (inputs or {}).items()}
+        return self.store.publish(attempt, Draft(kind=kind, version="1", stage=stage, step=step, inputs=links))
+
+    def checkpoint(self, stage, parent, **others):
+        training = self.publish(f"stages/{stage}/training", "training", {"parent": parent, **others}, stage)
+        return self.publish(f"stages/{stage}/checkpoint", "checkpoint", {"training": training}, stage, step=7)
+
+    def scores(self, benchmark, checkpoint, passed):
+        scores = Scores(
+            benchmark=benchmark,
+            stage=checkpoint.stage or "base",
+            checkpoint=checkpoint.name,
+            digest=checkpoint.digest,
+            step=checkpoint.step,
+            protocol={"samples": 1},
+            per_problem={f"p{i}": (float(i < passed),) for i in range(20)},
+        )
+        self.publish(
+            f"scores/{benchmark}/{checkpoint.stage or 'base'}",
+            "scores",
+            {"checkpoint": checkpoint},
+            files={FILE_NAME: scores.model_dump_json()},
+        )
+
+
+@pytest.fixture
+def chain(tmp_path):
+    return Chain(tmp_path)
+
+
+def run(home, *arguments):
+    app = Typer()
+    app.command()(table)
+    return CliRunner().invoke(app, ["--home", str(home), *arguments])
+
+
+def test_rows_follow_the_newest_chain_from_the_base(chain):
+    base = chain.publish("base", "base")
+    old = chain.checkpoint("sft", base)
+    new = chain.checkpoint("sft", base)
+    chain.scores("math", base, 2)
+    chain.scores("math", old, 18)
+    chain.scores("math", new, 12)
+    rows = collect_rows(chain.store)
+    assert [(row.stage, row.digest, row.step) for row in rows] == [("base", base.digest, None), ("sft", new.digest, 7)]
+    assert rows[1].metrics["math"].mean == 0.6
+    assert rows[1].metrics["math"].delta == pytest.approx(0.5)
+
+
+def test_a_problem_set_screened_by_an_older_checkpoint_is_no_parent(chain):
+    base = chain.publish("base", "base")
+    sft = chain.checkpoint("sft", base)
+    problems = chain.publish("stages/reasoning_rl/problems", "problems", {"a_policy": base})
+    reasoning = chain.checkpoint("reasoning_rl", sft, a_problems=problems, a_reference=base)
+    rows = collect_rows(chain.store)
+    assert [row.digest for row in rows] == [base.digest, sft.digest, reasoning.digest]
+
+
+def test_an_empty_store_has_no_rows(chain, tmp_path):
+    assert collect_rows(chain.store) == []
+    result = run(tmp_path)
+    assert (result.exit_code, result.stdout) == (0, "No checkpoint yet. `rufus run` makes some.\n")
+    assert json.loads(run(tmp_path, "--json").stdout) == []
+
+
+def test_broken_scores_are_named_and_not_left_out(chain):
+    base = chain.publish("base", "base")
+    chain.publish("scores/math/base", "scores", {"checkpoint": base}, files={FILE_NAME: "{"})
+    with pytest.raises(DataError, match=r"scores\.json"):
+        collect_rows(chain.store)
+
+
+def test_the_command_prints_every_format(chain, tmp_path):
+    base = chain.publish("base", "base")
+    sft = chain.checkpoint("sft", base)
+    chain.scores("math", base, 2)
+    chain.scores("math", sft, 12)
+    assert "60.0 +50.0*" in run(tmp_path).stdout
+    assert run(tmp_path, "--format", "csv").stdout.startswith("stage,checkpoint,digest,step,benchmark,mean")
+    assert run(tmp_path, "--format", "md").stdout.startswith("| stage | step | checkpoint | math |")
+    rows = json.loads(run(tmp_path, "--json").stdout)
+    assert rows == json.loads(run(tmp_path, "--format", "json").stdout)
+    assert rows[1]["metrics"]["math"]["delta"] == pytest.approx(0.5)
