@@ -15,11 +15,13 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from tasks.processes import ProcessId
 
 Progress = Callable[[Mapping[str, Any]], None]
 
@@ -33,28 +35,6 @@ _WAIT_THEN_EXEC = "import os, sys; sys.stdin.buffer.read(1) or sys.exit(1); os.e
 
 class JobCancelled(Exception):
     """The job was ended because its run was told to stop; its attempt stays unpublished."""
-
-
-@dataclass(frozen=True, slots=True)
-class Handle:
-    """Identifies one process for ever: `started` is its start time in seconds since the epoch."""
-
-    pid: int
-    started: float
-
-    @property
-    def process(self) -> psutil.Process | None:
-        """The living process, or None. A zombie is dead."""
-        try:
-            process = psutil.Process(self.pid)
-            same = abs(process.create_time() - self.started) < 0.01
-            return process if same and process.status() != psutil.STATUS_ZOMBIE else None
-        except psutil.NoSuchProcess:
-            return None
-
-    @classmethod
-    def of(cls, pid: int) -> Handle:
-        return cls(pid, psutil.Process(pid).create_time())
 
 
 class LocalJob:
@@ -81,7 +61,7 @@ class LocalJob:
                     start_new_session=True,
                     env=dict(env),
                 )
-            _write(self._handle_file, asdict(Handle.of(self._child.pid)))
+            _write(self._handle_file, asdict(ProcessId.of(self._child.pid)))
             assert self._child.stdin is not None
             with self._child.stdin as gate:
                 gate.write(b"\n")
@@ -90,7 +70,7 @@ class LocalJob:
     def wait(self, progress_file: Path, on_progress: Progress, cancelled: threading.Event) -> int | None:
         """Block until the job ended, passing on its progress lines. The exit code, or None for a joined job.
 
-        Raises JobCancelled after `cancelled` was set. Whatever else interrupts the wait (Ctrl-C), the job is dead by then.
+        Raises JobCancelled after `cancelled` was set. The job is dead by then, also on Ctrl-C.
         """
         lines = tail(progress_file)
         try:
@@ -107,7 +87,7 @@ class LocalJob:
     def cancel(self) -> None:
         """SIGTERM to the job's group, a grace period, SIGKILL; the job and its descendants are dead on return."""
         handle = self._handle()
-        leader = handle.process if handle else None
+        leader = handle.find() if handle else None
         if handle is None or leader is None:
             return
         family = [leader, *leader.children(recursive=True)]
@@ -119,13 +99,13 @@ class LocalJob:
                 process.kill()
         psutil.wait_procs(alive, timeout=GRACE_SECONDS)
 
-    def _handle(self) -> Handle | None:
+    def _handle(self) -> ProcessId | None:
         """The handle of the living job, if one lives."""
         try:
-            handle = Handle(**json.loads(self._handle_file.read_text()))
+            handle = ProcessId(**json.loads(self._handle_file.read_text()))
         except FileNotFoundError:
             return None
-        return handle if handle.process else None
+        return handle if handle.find() else None
 
     def _alive(self) -> bool:
         return self._child.poll() is None if self._child else self._handle() is not None

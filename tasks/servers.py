@@ -19,7 +19,6 @@ from rufus_core.errors import InfrastructureError, PortInUse
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # a first start migrates a fresh database, and machines are loaded
-QUIET = {"DO_NOT_TRACK": "true", "PREFECT_SERVER_ANALYTICS_ENABLED": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
 
 
 @dataclass
@@ -47,7 +46,7 @@ class Server:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,  # Ctrl-C in the terminal is the owner's business
-                env={**os.environ, **QUIET, **self.env},
+                env={**os.environ, **self.env},
             )
         return self
 
@@ -72,7 +71,6 @@ class Server:
 def prefect_environment(home: Path) -> dict[str, str]:
     """Settings of Prefect's client and server alike: everything it keeps lives under the run's home."""
     return {
-        **QUIET,
         "PREFECT_HOME": str(home.absolute() / "prefect"),
         "PREFECT_PROFILES_PATH": str(home.absolute() / "prefect" / "profiles.toml"),
         "PREFECT_LOGGING_LEVEL": "WARNING",

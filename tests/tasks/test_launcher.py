@@ -1,0 +1,148 @@
+"""The launcher, with real processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tasks.launcher import JobCancelled, LocalJob, job_environment, tail
+
+ENV = job_environment(threads=1)
+FOREVER = "import time\nwhile True: time.sleep(60)"
+
+
+def python(code: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-c", code, *arguments]
+
+
+class Cancel(threading.Event):
+    """Cancels as soon as `ready` is written."""
+
+    def __init__(self, ready: Path) -> None:
+        super().__init__()
+        self._ready = ready
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self._ready.exists() and self._ready.read_text():
+            self.set()
+        return super().wait(timeout)
+
+
+def wait(job: LocalJob, cancelled: threading.Event | None = None) -> tuple[int | None, list[Any]]:
+    seen: list[Any] = []
+    code = job.wait(job.folder / "progress.jsonl", seen.append, cancelled or threading.Event())
+    return code, seen
+
+
+def test_a_job_reports_progress_output_and_exit_code(tmp_path: Path) -> None:
+    job = LocalJob(tmp_path / "job")
+    code = "import sys; print('hello'); open(sys.argv[1], 'a').write('{\"step\": 1}\\n{\"step\": 2}\\n'); sys.exit(3)"
+    assert job.start(python(code, str(job.folder / "progress.jsonl")), ENV) is False
+    assert wait(job) == (3, [{"step": 1}, {"step": 2}])
+    assert job.log.read_text() == "hello\n"
+
+
+def test_a_job_runs_in_its_own_session_without_our_terminal(tmp_path: Path) -> None:
+    job = LocalJob(tmp_path)
+    job.start(python("import os, sys; print(os.getsid(0) == os.getpid(), sys.stdin.read() == '')"), ENV)
+    assert wait(job)[0] == 0
+    assert job.log.read_text() == "True True\n"
+
+
+def test_the_environment_pins_threads_and_keeps_telemetry_off() -> None:
+    env = job_environment(threads=3)
+    assert env["OMP_NUM_THREADS"] == "3"
+    assert env["HF_HUB_OFFLINE"] == "1"
+    assert env["DO_NOT_TRACK"] == "true"
+
+
+def test_a_living_job_is_joined_and_never_started_twice(tmp_path: Path) -> None:
+    first, second = LocalJob(tmp_path), LocalJob(tmp_path)
+    ready = tmp_path / "ready"
+    first.start(python("import sys, time; open(sys.argv[1], 'w').write('x'); time.sleep(600)", str(ready)), ENV)
+    assert second.start(python("print('a second trainer')"), ENV) is True
+    with pytest.raises(JobCancelled):
+        wait(second, Cancel(ready))
+    wait(first)
+    assert "second" not in first.log.read_text()
+
+
+def test_after_a_dead_job_another_one_starts(tmp_path: Path) -> None:
+    LocalJob(tmp_path).start(python(""), ENV)
+    handle = json.loads((tmp_path / "handle.json").read_text())
+    psutil.Process(handle["pid"]).wait()
+    again = LocalJob(tmp_path)
+    assert again.start(python("print('again')"), ENV) is False
+    assert wait(again)[0] == 0
+
+
+def test_a_pid_used_again_by_another_program_is_not_joined(tmp_path: Path) -> None:
+    other = psutil.Process()
+    handle = {"pid": other.pid, "started": other.create_time() - 100.0}
+    (tmp_path / "handle.json").write_text(json.dumps(handle))
+    job = LocalJob(tmp_path)
+    assert job.start(python(""), ENV) is False
+    assert wait(job)[0] == 0
+
+
+def test_cancelling_kills_a_job_that_ignores_it_and_its_children(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.launcher.GRACE_SECONDS", 0.5)
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "deaf = 'import signal as s, time; s.signal(s.SIGTERM, s.SIG_IGN); print(flush=True); time.sleep(600)'\n"
+        "child = subprocess.Popen([sys.executable, '-c', deaf], stdout=subprocess.PIPE, start_new_session=True)\n"
+        "child.stdout.readline()\n"
+        "open(sys.argv[1], 'w').write(str(child.pid))\n"
+        "time.sleep(600)"
+    )
+    ready = tmp_path / "ready"
+    job = LocalJob(tmp_path)
+    job.start(python(code, str(ready)), ENV)
+    leader = json.loads((tmp_path / "handle.json").read_text())["pid"]
+    with pytest.raises(JobCancelled):
+        wait(job, Cancel(ready))
+    for pid in (leader, int(ready.read_text())):
+        assert not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+
+
+def test_a_failing_listener_leaves_no_job_behind(tmp_path: Path) -> None:
+    job = LocalJob(tmp_path)
+    progress = tmp_path / "progress.jsonl"
+    job.start(python("import sys, time; open(sys.argv[1], 'w').write('{}\\n'); time.sleep(600)", str(progress)), ENV)
+
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        job.wait(progress, fail, threading.Event())
+    handle = json.loads((tmp_path / "handle.json").read_text())
+    assert not psutil.pid_exists(handle["pid"])
+
+
+def test_tail_waits_for_whole_lines(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    lines = tail(file)
+    assert next(lines) is None
+    file.write_text('{"a": 1}\n{"b"')
+    assert next(lines) == '{"a": 1}'
+    assert next(lines) is None
+    with file.open("a") as more:
+        more.write(": 2}\n")
+    assert next(lines) == '{"b": 2}'
+
+
+def test_half_a_line_of_a_killed_attempt_is_passed_over(tmp_path: Path) -> None:
+    progress = tmp_path / "progress.jsonl"
+    progress.write_text('{"step": 1}\n{"ste{"step": 2}\n{"step": 3}\n')
+    job = LocalJob(tmp_path)
+    job.start(python(""), ENV)
+    assert wait(job)[1] == [{"step": 1}, {"step": 3}]
