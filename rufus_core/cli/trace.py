@@ -1,0 +1,161 @@
+"""`rufus trace`: where a checkpoint came from."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+from rich.tree import Tree
+
+from rufus_core.lineage.home import rufus_home, store_root
+from rufus_core.lineage.record import Decision
+from rufus_core.lineage.store import Store
+from rufus_core.lineage.trace import Node, Trace
+from rufus_core.lineage.trace import trace as trace_artifact
+from rufus_core.types import Json
+
+WIDTH = 100
+MAX_CONFIG = 150  # characters of a configuration's summary
+STATIONS = ("checkpoint", "base")  # kinds that stand at the tree's first level, so that a long recipe stays flat
+
+
+def trace(
+    checkpoint: Annotated[
+        str, typer.Argument(help="A stage, a stage and step (coding_rl@12), a digest, or an artifact's name.")
+    ],
+    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a tree.")] = False,
+    no_verify: Annotated[bool, typer.Option("--no-verify", help="Don't hash the files.")] = False,
+) -> None:
+    """Show which data, configuration, code and parents made a checkpoint, and why its step was chosen.
+
+    Every artifact on the way is hashed. Exits with 1 if one differs from its record.
+    """
+    store = Store(store_root(rufus_home(home)))
+    result = trace_artifact(store, store.resolve(checkpoint), verify=not no_verify)
+    if as_json:
+        typer.echo(result.model_dump_json(indent=2))
+    else:
+        show(result, _console())
+    for problem in result.problems:
+        typer.echo(_printable(problem), err=True)
+    if result.problems:
+        raise typer.Exit(1)
+
+
+def show(result: Trace, console: Console) -> None:
+    """Print a trace as a tree of at most 100 columns."""
+    step = f", step {result.step}" if result.step is not None else ""
+    inside = f" ({result.subfolder})" if result.subfolder else ""
+    tree = Tree(Text(f"{result.node(result.root).name}{inside}{step}"))
+    told: set[str] = set()
+    for node in result.nodes:
+        if node.id == result.root or node.kind in STATIONS:
+            _grow(tree, node, "", result, told)
+    console.print(tree)
+    for line in _footer(result):
+        console.print(Text(line))
+
+
+def _grow(tree: Tree, node: Node, role: str, result: Trace, told: set[str]) -> None:
+    told.add(node.id)
+    branch = tree.add(_title(node, role))
+    if node.decision:
+        branch.add(Text(_why(node.decision)))
+    if node.config:
+        branch.add(Text(f"config: {_summary(node.config)}", style="dim"))
+    for edge in (edge for edge in result.edges if edge.child == node.id):
+        parent = result.node(edge.parent)
+        if parent.kind in STATIONS or parent.id in told:
+            branch.add(_mention(parent, edge.role, "above" if parent.id in told else "below"))
+        else:
+            _grow(branch, parent, edge.role, result, told)
+
+
+def _title(node: Node, role: str) -> Text:
+    text = Text(f"{role}: " if role else "")
+    text.append(_printable(node.name), style="bold")
+    for fact in _facts(node):
+        text.append(f"  {fact}")
+    if node.problem:
+        text.append(f"  {node.status.upper()}", style="bold red")
+    return text
+
+
+def _facts(node: Node) -> Iterator[str]:
+    if node.kind == "generator":
+        yield "generator"
+    if node.digest:
+        yield f"{'sha256' if node.kind == 'data' else 'digest'} {node.digest[:12]}"
+    if node.step is not None:
+        yield f"step {node.step}"
+    if node.seed is not None:
+        yield f"seed {node.seed}"
+    if node.rows is not None:
+        yield f"{node.rows} rows"
+    if node.commit:
+        yield f"commit {node.commit[:8]}{' + changes' if node.dirty else ''}"
+
+
+def _mention(node: Node, role: str, where: str) -> Text:
+    digest = f" {node.digest[:12]}" if node.digest else ""
+    return Text(f"{role}: {_printable(node.name)}{digest} (see {where})")
+
+
+def _why(decision: Decision) -> str:
+    values = [f"{c.step}: {c.value:.4g}" for c in decision.candidates if c.value is not None]
+    metric = f" of {decision.metric}" if decision.metric else ""
+    among = f" [{', '.join(values)}]" if values else ""
+    reason = f", {decision.reason}" if decision.reason else ""
+    return _printable(f"carried forward: step {decision.chosen_step}, {decision.rule}{metric}{among}{reason}")
+
+
+def _summary(config: Mapping[str, Json]) -> str:
+    """As many of a configuration's values as fit two lines, the shallow ones first."""
+    leaves = sorted(_leaves(config, ""), key=lambda leaf: leaf[0].count("."))
+    shown: list[str] = []
+    for key, value in leaves:
+        shown.append(f"{key}={json.dumps(value)}")
+        if len(", ".join(shown)) > MAX_CONFIG:
+            shown.pop()
+            break
+    hidden = len(leaves) - len(shown)
+    return ", ".join(shown) + (f", and {hidden} more (--json shows all)" if hidden else "")
+
+
+def _leaves(value: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
+    for key, item in value.items():
+        if isinstance(item, dict) and item:
+            yield from _leaves(item, f"{prefix}{key}.")
+        elif item is not None:
+            yield f"{prefix}{key}", item
+
+
+def _footer(result: Trace) -> Iterator[str]:
+    tables: dict[str, list[str]] = {}
+    for node in result.nodes:
+        if node.packages:
+            line = ", ".join(f"{name} {version}" for name, version in sorted(node.packages.items()))
+            tables.setdefault(line, []).append(node.name)
+    for line, names in tables.items():
+        of = f" of {', '.join(names)}" if len(tables) > 1 else ""
+        yield f"packages{of}: {line}"
+    checked = [node for node in result.nodes if node.status != "unchecked"]
+    if checked and not result.problems:
+        yield f"all {len(checked)} artifacts and data files are as recorded"
+
+
+def _printable(text: str) -> str:
+    """Text of a record's, safe for a terminal."""
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    console.width = min(console.width, WIDTH) if console.is_terminal else WIDTH
+    return console

@@ -1,0 +1,29 @@
+"""Data files of the user's, which a step reads where they lie."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rufus_core.errors import DataError
+from rufus_core.lineage.digest import hash_file
+from rufus_core.lineage.record import ExternalFile
+
+
+def external_file(path: str, rows: int | None = None) -> ExternalFile:
+    """What a data file is now. `rows` is its number of records, where the reader counted them.
+
+    Raises:
+        DataError: it can't be read.
+    """
+    place = Path(path).expanduser()
+    try:
+        entry = hash_file(place)
+    except OSError as error:
+        raise DataError(f"can't read this data file: {error.strerror}", where=path) from error
+    return ExternalFile(path=path, resolved=str(place.absolute()), sha256=entry.sha256, size=entry.size, rows=rows)
+
+
+def find_external(recorded: ExternalFile) -> Path | None:
+    """Where the file lies today: at its absolute path, else at the path as given from here; None for nowhere."""
+    places = (Path(recorded.resolved), Path(recorded.path).expanduser())
+    return next((place for place in places if place.is_file()), None)

@@ -1,0 +1,134 @@
+"""What a user means by the name of a checkpoint."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rufus_core.errors import LineageError
+from rufus_core.lineage.names import is_hex, split_record_id
+from rufus_core.lineage.record import Record
+
+if TYPE_CHECKING:
+    from rufus_core.lineage.store import Store
+
+MIN_DIGEST_DIGITS = 6
+_STAGE_STEP = re.compile(r"(?P<stage>[A-Za-z0-9_-]+)[@:](?P<step>\d+)")
+_STEP_FILE = re.compile(r"checkpoints/step-(\d+)/")
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An artifact, or a folder inside it (a step of a training run).
+
+    `warnings` are records beside it that can't be read, so that it may not be the newest.
+    """
+
+    record: Record
+    folder: Path
+    subfolder: str = ""
+    step: int | None = None
+    warnings: tuple[str, ...] = ()
+
+
+def resolve(store: Store, text: str) -> Ref:
+    """The artifact a user names.
+
+    Args:
+        text: a stage (its newest checkpoint), `stage@12` or `stage:12` (step 12 of its newest training run that kept
+            it), at least 6 digits of a digest, an artifact's name (its newest), or a record's id.
+
+    Raises:
+        LineageError: unknown (with the nearest names), ambiguous (with what it could be) or unreadable.
+    """
+    stepped = _STAGE_STEP.fullmatch(text)
+    if stepped:
+        return _step(store, stepped["stage"], int(stepped["step"]))
+    names = store.names()
+    if split_record_id(text):
+        record = store.get(text)
+        if record is None:
+            raise _unknown(store, text, names)
+        return _whole(store, record)
+    for name in (checkpoint_name(text), text):
+        if name in names:
+            return _newest(store, name)
+    if training_name(text) in names:
+        raise LineageError(f"{text} has no published checkpoint yet", hint=_steps_hint(store, text))
+    prefix = text.lower()
+    if is_hex(prefix) and MIN_DIGEST_DIGITS <= len(prefix) <= 64:
+        found = _by_digest(store, prefix)
+        if found:
+            return found
+    raise _unknown(store, text, names)
+
+
+def checkpoint_name(stage: str) -> str:
+    return f"stages/{stage}/checkpoint"
+
+
+def training_name(stage: str) -> str:
+    return f"stages/{stage}/training"
+
+
+def steps_of(record: Record) -> list[int]:
+    """Steps whose weights a training run kept, in `checkpoints/step-N`."""
+    return sorted({int(match[1]) for path in record.files if (match := _STEP_FILE.match(path))})
+
+
+def _whole(store: Store, record: Record, warnings: tuple[str, ...] = ()) -> Ref:
+    return Ref(record, store.path(record), step=record.step, warnings=warnings)
+
+
+def _newest(store: Store, name: str) -> Ref:
+    listing = store.listing(name)
+    if not listing.records:
+        raise listing.faults[0] if listing.faults else LineageError(f"{name} has no record", where=str(store.root))
+    return _whole(store, listing.records[-1], tuple(str(fault) for fault in listing.faults))
+
+
+def _step(store: Store, stage: str, step: int) -> Ref:
+    listing = store.listing(training_name(stage))
+    warnings = tuple(str(fault) for fault in listing.faults)
+    for record in reversed(listing.records):
+        if step in steps_of(record):
+            subfolder = f"checkpoints/step-{step}"
+            return Ref(record, store.path(record) / subfolder, subfolder, step, warnings)
+    if listing.records:
+        raise LineageError(f"{stage} kept no weights of step {step}", hint=_steps_hint(store, stage))
+    if listing.faults:
+        raise listing.faults[0]
+    raise _unknown(store, stage, store.names())
+
+
+def _steps_hint(store: Store, stage: str) -> str:
+    steps = sorted({step for record in store.records(training_name(stage)) for step in steps_of(record)})
+    return f"it kept steps {', '.join(map(str, steps))}: try {stage}@{steps[-1]}" if steps else "it kept no step"
+
+
+def _by_digest(store: Store, prefix: str) -> Ref | None:
+    marked = [store.get(record_id) for record_id in store.ids_by_digest(prefix)]
+    # A mark may be stale (of an artifact that was replaced, or never came) or lost: the records are the truth.
+    records = [record for record in marked if record is not None] or store.records()
+    found = {record.id: record for record in records if record.digest.startswith(prefix)}
+    if len(found) > 1:
+        choices = ", ".join(f"{record.digest[:12]} {key}" for key, record in sorted(found.items()))
+        raise LineageError(f"{prefix} could be any of: {choices}", hint="give more digits, or the id")
+    return _whole(store, next(iter(found.values()))) if found else None
+
+
+def _unknown(store: Store, text: str, names: list[str]) -> LineageError:
+    if not names:
+        return LineageError(
+            f"can't find {text!r}: this store is empty",
+            where=str(store.root),
+            hint="make checkpoints with `rufus run`, or name another home with --home or RUFUS_HOME",
+        )
+    stages = [name.split("/")[1] for name in names if re.fullmatch(r"stages/[^/]+/checkpoint", name)]
+    near = difflib.get_close_matches(text, [*stages, *names], n=3, cutoff=0.5)
+    known = near or stages or names
+    lead = "nearest" if near else "there are"
+    return LineageError(f"no checkpoint {text!r}", where=str(store.root), hint=f"{lead}: {', '.join(known[:8])}")

@@ -1,0 +1,240 @@
+"""The store: published artifacts in a local folder, each with its record.
+
+    artifacts/<name>/<fingerprint>/     an artifact: its files, and record.json, written last
+    attempts/<name>.<fingerprint>.<x>/  what steps are writing now, or were when they died
+    replaced/<name>.<fingerprint>.<x>/  artifacts that were found broken and made again
+    by-digest/<digest>.<name>.<fp>      empty marks, so that a digest is found without reading every record
+    locks/                              one lock for each artifact that is being replaced
+
+A name's slashes are dots in a folder's name; a fingerprint is cut to 16 digits.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from rufus_core.errors import LineageError
+from rufus_core.lineage.attempt import Attempt, attempts_in, new_attempt
+from rufus_core.lineage.cache import HashCache
+from rufus_core.lineage.digest import RECORD_FILE, FileChange, compare_files, digest_tree, hash_file
+from rufus_core.lineage.files import entries, sync, sync_tree, told_plainly, write_whole
+from rufus_core.lineage.names import SHORT, check_fingerprint, name_of_slug, slug, split_record_id
+from rufus_core.lineage.record import Draft, Record, dump_record, read_record
+from rufus_core.lineage.resolve import Ref, resolve
+
+_TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Records that could be read, oldest first, and what is wrong with each of the others."""
+
+    records: tuple[Record, ...]
+    faults: tuple[LineageError, ...]
+
+
+class Store:
+    """Artifacts by name and fingerprint. Several processes may use one store at once.
+
+    Args:
+        root: the store's folder; made at the first attempt.
+        cache: lets `find` skip the hashing of files that look unchanged.
+    """
+
+    def __init__(self, root: Path, cache: HashCache | None = None) -> None:
+        self.root = root
+        self._cache = cache
+
+    # Reading
+
+    def find(self, name: str, fingerprint: str, check: bool = True) -> Record | None:
+        """The intact artifact of this name and fingerprint; None if it must be made (again).
+
+        Args:
+            check: compare the files with the record. Without it, a record is enough.
+
+        Raises:
+            LineageError: its record can't be read, or is another artifact's.
+        """
+        folder = self._folder(name, fingerprint)
+        if not (folder / RECORD_FILE).exists():
+            return None
+        record = self._read(folder)
+        if record.fingerprint != fingerprint:
+            raise LineageError(f"this record has the fingerprint {record.fingerprint}", where=str(folder / RECORD_FILE))
+        if check and self.changes(record, trust_cache=True):
+            return None
+        return record
+
+    def get(self, record_id: str) -> Record | None:
+        """The record of this id; None where there is none. Raises LineageError if it can't be read."""
+        parts = split_record_id(record_id)
+        if parts is None:
+            return None
+        folder = self.root / "artifacts" / slug(parts[0]) / parts[1]
+        return self._read(folder) if (folder / RECORD_FILE).exists() else None
+
+    def path(self, record: Record) -> Path:
+        """The folder of a record's artifact."""
+        return self._folder(record.name, record.fingerprint)
+
+    def changes(self, record: Record, trust_cache: bool = False) -> tuple[FileChange, ...]:
+        """Which files of an artifact differ from its record; hashes every file unless the cache is trusted."""
+        folder = self.path(record)
+        cache = self._cache if trust_cache else None
+        with told_plainly("read this artifact", folder):
+            found = digest_tree(folder, cache or hash_file)
+        if cache is not None:
+            cache.save()
+        return compare_files(record.files, found.files)
+
+    def names(self) -> list[str]:
+        """Names under which something was published."""
+        folder = self.root / "artifacts"
+        with told_plainly("read the store", folder):
+            return [name_of_slug(entry.name) for entry in entries(folder) if entry.is_dir()]
+
+    def listing(self, name: str | None = None) -> Listing:
+        """Records of one name, or all. Those that can't be read don't hide the others."""
+        records, faults = [], []
+        for each in self.names() if name is None else [name]:
+            folder = self.root / "artifacts" / slug(each)
+            with told_plainly("read the store", folder):
+                folders = [entry for entry in entries(folder) if (entry / RECORD_FILE).exists()]
+            for entry in folders:
+                try:
+                    records.append(self._read(entry))
+                except LineageError as fault:
+                    faults.append(fault)
+        return Listing(tuple(sorted(records, key=lambda r: (r.published, r.id))), tuple(faults))
+
+    def records(self, name: str | None = None) -> tuple[Record, ...]:
+        """The readable records of one name, or all, oldest first."""
+        return self.listing(name).records
+
+    def ids_by_digest(self, prefix: str) -> list[str]:
+        """Ids of records whose digest starts like this, according to the marks."""
+        folder = self.root / "by-digest"
+        with told_plainly("read the store", folder):
+            marks = [mark.name for mark in entries(folder) if mark.name.startswith(prefix)]
+        return [mark.partition(".")[2].replace(".", "/") for mark in marks]
+
+    def resolve(self, text: str) -> Ref:
+        """The artifact that a user names by stage, stage and step, digest, name or id; see `resolve`."""
+        return resolve(self, text)
+
+    # Writing
+
+    def attempt(self, name: str, fingerprint: str) -> Attempt:
+        """A fresh folder for a step to write into."""
+        folder = self.root / "attempts"
+        with told_plainly("start writing an artifact", folder):
+            return new_attempt(folder, name, fingerprint)
+
+    def leftover_attempts(self) -> list[Attempt]:
+        """Attempts whose process is gone: to resume from, or to discard."""
+        folder = self.root / "attempts"
+        with told_plainly("read the attempts", folder):
+            return [attempt for attempt in attempts_in(folder) if not attempt.alive()]
+
+    def publish(self, attempt: Attempt, draft: Draft) -> Record:
+        """Make an attempt's files an artifact: whole, or not at all.
+
+        If an intact artifact of the same fingerprint is there, it stays and its record is returned. A broken one moves
+        to `replaced`, as does an attempt whose result differs from the intact artifact's.
+
+        Raises:
+            LineageError: the files can't be recorded or stored. The attempt stays where it is.
+        """
+        target = self._folder(attempt.name, attempt.fingerprint)
+        with told_plainly("publish an artifact", attempt.folder):
+            digest = digest_tree(attempt.folder)
+            record = Record(
+                **draft.model_dump(),
+                name=attempt.name,
+                fingerprint=attempt.fingerprint,
+                digest=digest.sha256,
+                files=dict(digest.files),
+                published=datetime.now(UTC),
+            )
+            sync_tree(attempt.folder)
+            write_whole(attempt.home / RECORD_FILE, dump_record(record))
+            (attempt.home / RECORD_FILE).replace(attempt.folder / RECORD_FILE)
+            self._mark(record)  # before the artifact: a mark without one is ignored, one without a mark is slow
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if not _moved(attempt.folder, target):
+                record = self._settle(attempt, record, target)
+            sync(target.parent)
+            sync(target.parent.parent)
+        attempt.discard()
+        return record
+
+    def _settle(self, attempt: Attempt, record: Record, target: Path) -> Record:
+        """Publish where something stands already."""
+        # Only the holder of the lock moves an artifact away, and only after it saw that it is broken.
+        with self._lock(target):
+            while not _moved(attempt.folder, target):
+                kept = self._intact(target)
+                if kept is not None:
+                    if kept.digest != record.digest:
+                        self._set_aside(attempt.folder, target)
+                    return kept
+                self._set_aside(target, target)
+        return record
+
+    def _intact(self, folder: Path) -> Record | None:
+        try:
+            record = self._read(folder)
+            return None if self.changes(record) else record
+        except LineageError:
+            return None  # broken in a way that reading it tells
+
+    def _set_aside(self, folder: Path, target: Path) -> None:
+        place = self.root / "replaced" / f"{target.parent.name}.{target.name}.{uuid.uuid4().hex[:8]}"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        folder.rename(place)
+
+    def _mark(self, record: Record) -> None:
+        folder = self.root / "by-digest"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / f"{record.digest}.{slug(record.name)}.{record.fingerprint[:SHORT]}").touch()
+
+    @contextmanager
+    def _lock(self, target: Path) -> Iterator[None]:
+        folder = self.root / "locks"
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / f"{target.parent.name}.{target.name}").open("w") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # released when the handle closes, also by a crash
+            yield
+
+    def _folder(self, name: str, fingerprint: str) -> Path:
+        return self.root / "artifacts" / slug(name) / check_fingerprint(fingerprint)[:SHORT]
+
+    def _read(self, folder: Path) -> Record:
+        """The record in an artifact's folder, if it belongs there."""
+        record = read_record(folder / RECORD_FILE)
+        if (slug(record.name), record.fingerprint[:SHORT]) != (folder.parent.name, folder.name):
+            raise LineageError(
+                f"this record is that of {record.id}",
+                where=str(folder / RECORD_FILE),
+                hint="move that folder out of the store",
+            )
+        return record
+
+
+def _moved(folder: Path, target: Path) -> bool:
+    """Rename a folder; False if something stands in its place."""
+    try:
+        folder.rename(target)
+    except OSError as error:
+        if error.errno in _TAKEN:
+            return False
+        raise
+    return True
