@@ -99,6 +99,14 @@ class DecontaminationSettings(Frozen):
     dense: DenseScreenSettings
 
 
+class ExecutionSettings(Frozen):
+    """How a run uses its machine. Never part of a fingerprint."""
+
+    threads: Positive = 2  # torch threads of a job
+    rollout_workers: Positive = 2  # threads that run tools and verifiers
+    allow_unisolated_code: bool = False  # run a policy's code without a sandbox where the kernel offers none
+
+
 class Recipe(Frozen):
     name: str
     profile: str = ""
@@ -109,4 +117,5 @@ class Recipe(Frozen):
     benchmarks: dict[str, BenchmarkSettings] = Field(default_factory=dict)
     pins: dict[str, str] = Field(default_factory=dict)  # INF-01, T15
     gpu_hour_price: float | None = None
+    execution: ExecutionSettings = ExecutionSettings()
     published: dict[str, Json] = Field(default_factory=dict)  # printed facts that no step uses

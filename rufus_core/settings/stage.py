@@ -28,6 +28,12 @@ class SourceSettings(Frozen):
     upstream_generators: tuple[str, ...] = ()  # models that wrote the responses
     restricted: bool = False  # MIX-06: not for commercial use
 
+    @model_validator(mode="after")
+    def _one_origin(self) -> Self:
+        if self.generator is not None and self.path is not None:
+            raise ValueError("a source is a generator or a path, not both; `!replace {path: FILE}` drops the generator")
+        return self
+
 
 class FilterSettings(Frozen):
     """One offline filter of a prompt set (PIPE-10); a mapping of them applies in its order.
