@@ -1,0 +1,46 @@
+"""Playing held-out problems: the same loop, environments and budgets as in training, with evaluation limits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from rufus_core.gym.limits import limits_of
+from rufus_core.gym.loop import EpisodeSpec, run_episodes
+from rufus_core.ports import Gym
+from rufus_core.rollout.engine import EmbeddedEngine
+from rufus_core.rollout.policy import Policy
+from rufus_core.settings import RLStage
+from rufus_core.types import Problem, VerdictKind
+
+
+def play(
+    policy: Policy,
+    gym: Gym,
+    stage_by_family: Mapping[str, RLStage],
+    problems: Sequence[Problem],
+    samples: int,
+    temperature: float,
+    seed: int,
+    workers: int,
+) -> dict[str, tuple[float | None, ...]]:
+    """Pass (1) or fail (0) of `samples` rollouts for each problem id; None where the infrastructure failed.
+
+    The seed fixes every sample, so that two checkpoints are compared on the same draws.
+    """
+    engine = EmbeddedEngine(policy.model, policy.chat.tokenizer.pad_token_id)
+    results: dict[str, list[float | None]] = {problem.id: [] for problem in problems}
+    by_family: dict[str, list[Problem]] = defaultdict(list)
+    for problem in problems:
+        by_family[problem.family].append(problem)
+    for family, members in by_family.items():
+        limits = limits_of(stage_by_family[family], policy.context_length, training=False)
+        specs = [EpisodeSpec(problem, index, seed) for problem in members for index in range(samples)]
+        done = run_episodes(
+            engine, policy.chat, gym, specs, replace(limits, temperature=temperature, top_p=1.0), workers=workers
+        )
+        for trajectory in done:
+            scored = trajectory.verdict.kind is VerdictKind.SCORED
+            results[trajectory.problem_id].append(float(trajectory.verdict.passed) if scored else None)
+    return {problem_id: tuple(samples) for problem_id, samples in results.items()}

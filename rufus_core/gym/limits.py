@@ -1,0 +1,33 @@
+"""Budgets of an episode, from a stage's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rufus_core.settings import RLStage
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Budgets of one episode (GYM-07). A limit of N allows exactly N; the attempt at N + 1 ends the episode."""
+
+    turn_tokens: int
+    trajectory_tokens: int
+    tool_calls: int = 0
+    result_tokens: int = 8000
+    temperature: float = 1.0
+    top_p: float = 1.0
+
+
+def limits_of(stage: RLStage, context_tokens: int, *, training: bool, response_budget: int | None = None) -> Limits:
+    """A stage's budgets; the trajectory may never outgrow the policy's context."""
+    tools = stage.tools
+    calls = 0 if tools is None else tools.tool_call_limit_train if training else tools.tool_call_limit_eval
+    return Limits(
+        turn_tokens=response_budget or stage.rollout.response_budget_tokens,
+        trajectory_tokens=min(stage.rollout.trajectory_tokens or context_tokens, context_tokens),
+        tool_calls=calls,
+        result_tokens=tools.result_tokens if tools else 8000,
+        temperature=stage.rollout.temperature,
+        top_p=stage.rollout.top_p,
+    )

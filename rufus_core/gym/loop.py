@@ -1,0 +1,200 @@
+"""The agent loop: many episodes in lockstep, one batched generate call for each round of turns.
+
+The token trajectory only ever grows: sampled ids, then the template's suffix for what the tools said (GYM-14..16).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from rufus_core.data.chat import ChatFormat, MalformedCall
+from rufus_core.errors import InfrastructureError
+from rufus_core.gym.limits import Limits
+from rufus_core.ports import Engine, Environment, GenerateRequest, GenerateResult, Gym, SamplingParams
+from rufus_core.types import (
+    Episode,
+    Message,
+    Problem,
+    Termination,
+    ToolCall,
+    ToolResult,
+    Trajectory,
+    Verdict,
+    content_id,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeSpec:
+    """One rollout to be made. The seed fixes every token drawn in it."""
+
+    problem: Problem
+    sample_index: int
+    seed: int
+
+
+def run_episodes(
+    engine: Engine,
+    chat: ChatFormat,
+    gym: Gym,
+    specs: Sequence[EpisodeSpec],
+    limits: Limits,
+    *,
+    workers: int = 2,
+) -> list[Trajectory]:
+    """Roll out every spec and score it. Results keep the order of the specs.
+
+    An InfrastructureError aborts its own episode only (CA-R3); any other exception is a bug and is raised.
+    """
+    with ThreadPoolExecutor(workers) as pool:
+        runs = [_Run(spec, chat, limits) for spec in specs]
+        try:
+            _each(pool, runs, lambda run: run.open(gym))
+            active = [run for run in runs if run.termination is None]
+            while active:
+                results = engine.generate([run.request(chat) for run in active])
+                for run, result in zip(active, results, strict=True):
+                    run.take_turn(result, chat)
+                _each(pool, [run for run in active if run.actions], lambda run: run.act(chat))
+                active = [run for run in active if run.termination is None]
+            _each(pool, runs, _Run.score)
+        finally:
+            _each(pool, runs, _Run.close)
+    return [run.trajectory() for run in runs]
+
+
+def _each(pool: ThreadPoolExecutor, runs: Iterable[_Run], work: Callable[[_Run], None]) -> None:
+    for done in pool.map(work, runs):
+        assert done is None  # drains the iterator, which raises what a worker raised
+
+
+@dataclass(slots=True)
+class _Run:
+    """One episode in progress."""
+
+    spec: EpisodeSpec
+    chat: ChatFormat
+    limits: Limits
+    environment: Environment | None = None
+    episode: Episode = field(init=False)
+    token_ids: list[int] = field(init=False)
+    loss_mask: list[int] = field(init=False)
+    logprobs: list[float] = field(init=False)
+    actions: tuple[ToolCall | MalformedCall, ...] = ()
+    termination: Termination | None = None
+    verdict: Verdict | None = None
+    weight_version: str = ""
+    num_turns: int = 0
+
+    def __post_init__(self) -> None:
+        problem = self.spec.problem
+        self.token_ids = self.chat.prompt_ids(problem.prompt, problem.tools)
+        self.loss_mask = [0] * len(self.token_ids)
+        self.logprobs = [0.0] * len(self.token_ids)
+        self.episode = Episode(problem, list(problem.prompt), Termination.RUNTIME_ERROR)
+        if len(self.token_ids) >= self.limits.trajectory_tokens:
+            self.termination = Termination.MAX_CONTEXT_LENGTH
+
+    def open(self, gym: Gym) -> None:
+        try:
+            self.environment = gym.open(self.spec.problem)
+        except InfrastructureError as error:
+            self._abort(Termination.ABORTED_SANDBOX_BOOT, str(error))
+
+    def request(self, chat: ChatFormat) -> GenerateRequest:
+        room = self.limits.trajectory_tokens - len(self.token_ids)
+        seed = int(content_id(self.spec.seed, self.spec.problem.id, self.spec.sample_index, self.num_turns)[:15], 16)
+        return GenerateRequest(
+            rid=f"{self.spec.problem.id}.{self.spec.sample_index}.{self.num_turns}",
+            input_ids=self.token_ids,
+            sampling_params=SamplingParams(
+                max_new_tokens=min(self.limits.turn_tokens, room),
+                temperature=self.limits.temperature,
+                top_p=self.limits.top_p,
+                stop_token_ids=chat.stop_token_ids,
+                sampling_seed=seed,
+            ),
+        )
+
+    def take_turn(self, result: GenerateResult, chat: ChatFormat) -> None:
+        self.token_ids = self.token_ids + result.output_ids
+        self.loss_mask += [1] * len(result.output_ids)
+        self.logprobs += result.output_logprobs
+        self.episode.num_response_tokens += len(result.output_ids)
+        self.weight_version = result.weight_version
+        self.num_turns += 1
+        if result.finish_reason == "abort":
+            self._abort(Termination.ABORTED_CONNECTION, "the engine aborted the request")
+            return
+        if result.finish_reason == "length":  # decided before any tool call is read
+            full = len(self.token_ids) >= self.limits.trajectory_tokens
+            self.termination = Termination.MAX_CONTEXT_LENGTH if full else Termination.MAX_GENERATION_LENGTH
+            return
+        turn = chat.parse(result.output_ids, self.spec.problem.tools)
+        self.episode.messages.append(turn.message)
+        self.actions = turn.actions
+        if not turn.actions:
+            self.termination = Termination.TASK_COMPLETE
+        elif self.episode.num_calls + len(turn.actions) > self.limits.tool_calls:
+            self.termination, self.actions = Termination.MAX_TOOL_CALLS, ()
+
+    def act(self, chat: ChatFormat) -> None:
+        """Run the turn's tool calls in order and append what they returned; the observation is never trained on."""
+        assert self.environment is not None
+        observations = []
+        for action in self.actions:
+            self.episode.num_calls += 1
+            if isinstance(action, MalformedCall):
+                self.episode.num_malformed_calls += 1
+                observations.append(f"error: {action.reason}")
+                continue
+            try:
+                result: ToolResult = self.environment.call(action)
+            except InfrastructureError as error:
+                self._abort(Termination.ABORTED_CONNECTION, str(error))
+                return
+            self.episode.num_successful_calls += not result.failed
+            observations.append(chat.truncate(result.content, self.limits.result_tokens))
+        self.actions = ()
+        self.episode.messages += [Message(role="tool", content=text) for text in observations]
+        suffix = chat.tool_suffix_ids(observations)
+        self.token_ids = self.token_ids + suffix
+        self.loss_mask += [0] * len(suffix)
+        self.logprobs += [0.0] * len(suffix)
+        if len(self.token_ids) >= self.limits.trajectory_tokens:
+            self.termination = Termination.MAX_CONTEXT_LENGTH
+
+    def score(self) -> None:
+        assert self.termination is not None
+        self.episode.termination = self.termination
+        if self.verdict is None:
+            assert self.environment is not None
+            try:
+                self.verdict = self.environment.score(self.episode)
+            except InfrastructureError as error:
+                self._abort(Termination.ABORTED_VERIFIER_TIMEOUT, str(error))
+
+    def close(self) -> None:
+        if self.environment is not None:
+            self.environment.cleanup()
+
+    def trajectory(self) -> Trajectory:
+        assert self.verdict is not None
+        return Trajectory(
+            problem_id=self.spec.problem.id,
+            sample_index=self.spec.sample_index,
+            token_ids=self.token_ids,
+            loss_mask=self.loss_mask,
+            logprobs=self.logprobs,
+            episode=self.episode,
+            verdict=self.verdict,
+            weight_version=self.weight_version,
+            reward=self.verdict.score,
+        )
+
+    def _abort(self, reason: Termination, detail: str) -> None:
+        self.termination = self.episode.termination = reason
+        self.actions = ()
+        self.verdict = Verdict.aborted(detail)

@@ -1,0 +1,57 @@
+"""Step 0: the base policy, made here from the recipe's seed or taken over from a directory of the user's."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from rufus_core.data.generators import GENERATORS
+from rufus_core.data.tokenizer import count_words
+from rufus_core.jobs.job import Job, Outcome
+from rufus_core.lineage.external import external_file
+from rufus_core.rollout.policy import load_policy
+from rufus_core.settings import PolicyShape, PretrainSettings
+from rufus_core.training.base_policy import make_policy, pretrain_to_copy
+from rufus_core.types import Message
+
+_SAMPLES_PER_GENERATOR = 400  # enough for every word of the closed vocabularies to be seen
+
+
+def build_base(job: Job) -> Outcome:
+    if job.document.external:
+        return _take_over(job)
+    shape = PolicyShape.model_validate(job.document.config["shape"])
+    pretrain = PretrainSettings.model_validate(job.document.config["pretrain"])
+    policy = make_policy(shape, count_words(_generated_texts(), shape.num_words), job.document.seed)
+    with job.report(pretrain.steps) as report:
+        metrics = pretrain_to_copy(policy, pretrain, job.document.seed, report.log)
+    policy.save(job.output)
+    metrics["parameters"] = float(sum(p.numel() for p in policy.model.parameters()))
+    metrics["vocabulary"] = float(len(policy.chat.tokenizer))
+    return Outcome(metrics, step=pretrain.steps)
+
+
+def _take_over(job: Job) -> Outcome:
+    for name, path in job.document.external.items():
+        shutil.copyfile(path, job.output / Path(name).name)
+    policy = load_policy(job.output)
+    parameters = float(sum(p.numel() for p in policy.model.parameters()))
+    external = {name: external_file(path) for name, path in job.document.external.items()}
+    return Outcome({"parameters": parameters}, step=0, external=external)
+
+
+def _generated_texts() -> Iterator[str]:
+    """What the generators write, with a seed of its own: the vocabulary depends on no problem set."""
+    rng = random.Random(0)
+    for generator in GENERATORS.values():
+        for problem in generator.problems(0, _SAMPLES_PER_GENERATOR, {}):
+            yield " ".join(tool.name for tool in problem.tools)
+            for message in (*problem.prompt, *generator.demonstrate(problem, rng, False)):
+                yield _text(message)
+
+
+def _text(message: Message) -> str:
+    calls = [f"{call.name} {call.arguments}" for call in message.tool_calls]
+    return " ".join([message.content, message.reasoning or "", *calls])

@@ -1,0 +1,63 @@
+"""Selection: which of a training's candidates is carried forward, and why (SFT-09, CRL-T6, RM-T3)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from rufus_core.errors import ConfigError
+from rufus_core.jobs.job import Job, Outcome
+from rufus_core.jobs.problem_files import load_problems
+from rufus_core.jobs.scores import play_heldout
+from rufus_core.lineage.record import Candidate, Decision
+from rufus_core.settings import SelectionSettings
+
+_VALIDATION_SAMPLES = 4
+
+
+def select_checkpoint(job: Job) -> Outcome:
+    select = SelectionSettings.model_validate(job.document.config["select"])
+    folder = job.input("training") / "checkpoints"
+    steps = sorted(int(each.name.removeprefix("step-")) for each in folder.iterdir())
+    decision = _decide(job, select, steps, folder)
+    chosen = folder / f"step-{decision.chosen_step}"
+    for file in sorted(chosen.iterdir()):
+        shutil.copyfile(file, job.output / file.name)
+    return Outcome(step=decision.chosen_step, decision=decision)
+
+
+def _decide(job: Job, select: SelectionSettings, steps: list[int], folder: Path) -> Decision:
+    candidates = tuple(Candidate(step=step) for step in steps)
+    if select.rule == "last":
+        reason = f"the last of {len(steps)} candidates"
+        return Decision(rule="last", chosen_step=steps[-1], candidates=candidates, reason=reason)
+    if select.rule == "step":
+        if select.step not in steps:
+            raise ConfigError(
+                f"step {select.step} was not saved",
+                where=f"stages.{job.document.stage}.run.select.step",
+                hint=f"saved steps: {', '.join(map(str, steps))}",
+            )
+        return Decision(rule="step", chosen_step=select.step, candidates=candidates, reason="named by the recipe")
+    return _peak(job, steps, folder)
+
+
+def _peak(job: Job, steps: list[int], folder: Path) -> Decision:
+    """Highest pass@1 on the validation problems, which neither training nor the held-out scores use."""
+    problems = load_problems(job.input("problems"), "validation")
+    candidates = []
+    with job.report(len(steps)) as report:
+        for count, step in enumerate(steps, start=1):
+            scores = play_heldout(job, folder / f"step-{step}", problems, _VALIDATION_SAMPLES, 1.0)
+            known = [s for samples in scores.values() for s in samples if s is not None]
+            value = sum(known) / len(known) if known else 0.0
+            candidates.append(Candidate(step=step, value=value))
+            report.log(count, {"validation_pass_at_1": value})
+    best = max(candidates, key=lambda c: (c.value or 0.0, -c.step))
+    return Decision(
+        rule="peak",
+        metric="validation pass@1",
+        chosen_step=best.step,
+        candidates=tuple(candidates),
+        reason=f"highest validation pass@1 of {len(candidates)} candidates; the earliest of equals",
+    )

@@ -1,0 +1,48 @@
+"""A job on paper: one JSON document that a process can carry out alone, wherever it is started."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from rufus_core.errors import LineageError
+from rufus_core.types import Frozen, Json
+
+
+class InputArtifact(Frozen):
+    name: str
+    digest: str
+    record_id: str
+    path: Path
+
+
+class JobDocument(Frozen):
+    """One step with its inputs resolved. `placement` and the paths are no part of the step's identity."""
+
+    name: str
+    kind: str
+    title: str
+    version: str
+    fingerprint: str
+    config: dict[str, Json]
+    stage: str | None = None
+    inputs: dict[str, InputArtifact] = {}
+    external: dict[str, str] = {}
+    seed: int = 0
+    store: Path
+    placement: dict[str, Json] = {}
+    progress: Path
+    links: dict[str, str] = {}
+
+    def save(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> JobDocument:
+        """Raises LineageError when the file is missing or is no job document."""
+        try:
+            return cls.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError) as error:
+            raise LineageError(f"can't read this job document: {error}", where=str(path)) from error

@@ -1,0 +1,149 @@
+"""Data steps: an RL stage's problem set, or the SFT mixture, from generators and the user's files.
+
+Files: `train.jsonl`, `validation.jsonl`, `heldout.jsonl` hold problems; for SFT `examples.jsonl` holds what is trained
+on, and its training problems are left out. `report.json` counts what was kept and dropped, and why.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rufus_core.data.generators import generator
+from rufus_core.data.holdout import share_splits, take_splits
+from rufus_core.data.mixture import composition, deduplicate
+from rufus_core.data.normalise import normalise
+from rufus_core.data.sources import read_conversations, read_problems
+from rufus_core.data.split import SupervisedExample, split
+from rufus_core.data.validate import valid
+from rufus_core.errors import ConfigError, RufusError
+from rufus_core.jobs.job import Job, Outcome
+from rufus_core.jobs.problem_files import save_examples, save_problems
+from rufus_core.lineage.external import external_file
+from rufus_core.lineage.record import ExternalFile
+from rufus_core.rollout.policy import load_policy
+from rufus_core.settings import ProblemSettings, SourceSettings
+from rufus_core.types import Category, Conversation, Problem, Split, content_id
+
+_OVERSAMPLE = 3  # the 20% and 8% shares of held-out and validation fill up before a generator's stream ends
+
+
+def build_problems(job: Job) -> Outcome:
+    config = dict(job.document.config)
+    kind, split_seed = config.pop("kind"), int(config.pop("split_seed"))
+    context_tokens = config.pop("context_tokens", None)
+    settings = ProblemSettings.model_validate(config)
+    counts: Counter[str] = Counter()
+    external: dict[str, ExternalFile] = {}
+    splits: dict[Split, list[Problem]] = {"train": [], "validation": [], "heldout": []}
+    conversations: list[Conversation] = []
+    for index, (name, source) in enumerate(settings.sources.items()):
+        path = job.document.external.get(name)
+        if path is not None and kind == "sft":
+            found = list(read_conversations(path, name, source.category or "general_chat", source.format, counts))
+            conversations += found[: source.count]
+            external[name] = external_file(path, rows=counts["rows"])
+            continue
+        taken = _take(job, name, source, path, _share(settings, index), split_seed, counts)
+        if path is not None:
+            external[name] = external_file(path, rows=sum(map(len, taken.values())))
+        for each in splits:
+            splits[each] += taken[each]
+        if kind == "sft":
+            conversations += _demonstrate(taken["train"], name, source, job.document.seed)
+    save_problems(job.output, "validation", splits["validation"])
+    save_problems(job.output, "heldout", splits["heldout"])
+    report: dict[str, object] = {}
+    if kind == "sft":
+        report["composition"] = _save_mixture(job, conversations, settings, context_tokens, counts)
+    else:
+        save_problems(job.output, "train", splits["train"])
+        counts["train"] = len(splits["train"])
+    counts["heldout"], counts["validation"] = len(splits["heldout"]), len(splits["validation"])
+    report["counts"] = dict(sorted(counts.items()))
+    (job.output / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    return Outcome({name: float(value) for name, value in counts.items()}, external=external)
+
+
+def _share(settings: ProblemSettings, index: int) -> tuple[int, int]:
+    """A source's part of the validation and held-out problems: equal parts, the remainder to the first sources."""
+    num = len(settings.sources)
+    validation = settings.num_validation // num + (index < settings.num_validation % num)
+    heldout = settings.num_heldout // num + (index < settings.num_heldout % num)
+    return validation, heldout
+
+
+def _take(
+    job: Job,
+    name: str,
+    source: SourceSettings,
+    path: str | None,
+    share: tuple[int, int],
+    split_seed: int,
+    counts: Counter[str],
+) -> dict[Split, list[Problem]]:
+    if path is not None:
+        return share_splits(read_problems(path, name, counts=counts), source.count, *share, split_seed)
+    if source.count is None:
+        raise ConfigError(f"source {name!r} has a generator but no count", hint="say how many problems to make")
+    assert source.generator is not None
+    seed = int(content_id(job.document.seed, name)[:8], 16)
+    wanted = _OVERSAMPLE * (source.count + sum(share))
+    try:
+        stream = generator(source.generator).problems(seed, wanted, source.options)
+        return take_splits(_named(stream, name), source.count, *share, split_seed)
+    except RufusError as error:
+        error.where = error.where or f"source {name}"
+        raise
+
+
+def _named(problems: Iterable[Problem], source: str) -> Iterator[Problem]:
+    return (problem.model_copy(update={"source": source}) for problem in problems)
+
+
+def _demonstrate(problems: Iterable[Problem], name: str, source: SourceSettings, seed: int) -> Iterator[Conversation]:
+    """Answers to training problems; a share of them is wrong, as supervised data in the wild is."""
+    assert source.generator is not None
+    demonstrate = generator(source.generator).demonstrate
+    category: Category = source.category or "general_chat"
+    for problem in problems:
+        rng = random.Random(int(content_id(seed, "demonstrate", problem.id)[:12], 16))
+        wrong = rng.random() < source.error_rate
+        messages = (*problem.prompt, *demonstrate(problem, rng, wrong))
+        yield Conversation(messages=messages, tools=problem.tools, source=name, category=category)
+
+
+def _save_mixture(
+    job: Job,
+    conversations: Iterable[Conversation],
+    settings: ProblemSettings,
+    context_tokens: int | None,
+    counts: Counter[str],
+) -> dict[str, object]:
+    """Normalise, split, check and measure the conversations, and write what is left as examples."""
+    chat = load_policy(job.input("base")).chat
+    lengths: dict[int, tuple[int, int]] = {}
+
+    def measure(example: SupervisedExample) -> int:
+        ids = chat.example_ids([(example.messages, example.supervise, example.tools)])[0]
+        lengths[id(example)] = len(ids.token_ids), sum(ids.loss_mask)
+        return len(ids.token_ids)
+
+    cap = min(settings.sample_cap_tokens or context_tokens or 2**31, context_tokens or 2**31)
+    unique = deduplicate(normalise(conversations, counts), counts)
+    examples = list(valid((e for c in unique for e in split(c, counts)), counts, measure, cap))
+    if not examples:
+        raise ConfigError("no example is left after normalising, splitting and checking", hint="see report.json")
+    save_examples(job.output / "examples.jsonl", examples)
+    report = composition((e.category, lengths[id(e)][1]) for e in examples).as_dict()
+    counts["examples"] = len(examples)
+    return report
+
+
+def problem_report(folder: Path) -> dict[str, object]:
+    """The report of a data artifact."""
+    data: dict[str, object] = json.loads((folder / "report.json").read_bytes())
+    return data

@@ -1,0 +1,31 @@
+"""The reward model of RLHF, trained here on preference pairs as an artifact of its own."""
+
+from __future__ import annotations
+
+import json
+
+from rufus_core.data.generators.chat import preference_pairs
+from rufus_core.data.holdout import split_of
+from rufus_core.jobs.job import Job, Outcome
+from rufus_core.rewards.preference import analyse_pairs
+from rufus_core.rollout.policy import load_policy
+from rufus_core.settings import RewardModelSettings
+from rufus_core.training.reward_model import RewardModel, train_reward_model
+
+_HELDOUT_SHARE = 0.2
+
+
+def build_reward_model(job: Job) -> Outcome:
+    """Pairs of held-out prompts never enter: the split of a prompt's problem decides."""
+    settings = RewardModelSettings.model_validate(job.document.config["settings"])
+    split_seed = int(job.document.config["split_seed"])
+    pairs = list(preference_pairs(job.document.seed, settings.num_pairs))
+    train = [pair for pair in pairs if split_of(pair.id, split_seed) == "train"]
+    heldout = [pair for pair in pairs if split_of(pair.id, split_seed) == "heldout"]
+    model = RewardModel(load_policy(job.input("policy")))
+    with job.report(settings.steps) as report:
+        metrics = train_reward_model(model, train, heldout, settings, job.document.seed, report)
+    model.save(job.output)
+    table = analyse_pairs(heldout, model.score)
+    (job.output / "preference_analysis.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    return Outcome(metrics, step=settings.steps)

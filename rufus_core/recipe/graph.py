@@ -1,0 +1,226 @@
+"""The graph of a recipe: every artifact as a step, with what it is made from. Pure; nothing runs here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from rufus_core.errors import ConfigError
+from rufus_core.lineage.digest import hash_file
+from rufus_core.lineage.external import external_file
+from rufus_core.recipe.base_files import base_files
+from rufus_core.settings import ProblemSettings, Recipe, RLStage, SFTStage
+from rufus_core.types import Json, content_id
+
+# Declared versions of the implementations: raised by hand when a step's code would give another result.
+VERSIONS = {"base": "1", "problems": "1", "reward_model": "1", "training": "1", "checkpoint": "1", "scores": "1"}
+
+# What a stage's training depends on; data, parent and reward model enter by digest instead.
+_TRAINING_FIELDS = {
+    "optimizer", "run", "precision", "batch", "rollout", "algorithm", "dynamic_sampling", "length_penalty", "tools",
+    "models", "phases", "reward",
+}  # fmt: skip
+# What decides how a held-out problem is played.
+_PLAY_FIELDS = {"rollout", "tools", "models", "reward"}
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One artifact to make. `config` is its identity; `inputs` are names of earlier steps by role.
+
+    `external` are the user's data files by role, as paths; their contents enter `config` by hash.
+    """
+
+    name: str
+    kind: str
+    title: str
+    config: dict[str, Json]
+    stage: str | None = None
+    inputs: dict[str, str] = field(default_factory=dict)
+    external: dict[str, str] = field(default_factory=dict)
+    seed: int = 0
+
+    @property
+    def version(self) -> str:
+        return VERSIONS[self.kind]
+
+
+def checkpoint_of(stage: str) -> str:
+    """Name of the step whose artifact a stage (or `base`) hands on."""
+    return "base" if stage == "base" else f"stages/{stage}/checkpoint"
+
+
+def build_graph(recipe: Recipe) -> list[Step]:
+    """All steps in an order in which each comes after its inputs.
+
+    Raises:
+        ConfigError: a stage can't be run with this recipe (no number of steps, or an unknown benchmark).
+        DataError: a data file of the user's is missing or can't be read.
+    """
+    steps = [_base(recipe)]
+    steps += [_problems(recipe, name) for name in recipe.stages]
+    steps += _scores(recipe, "base", "the base policy")
+    for name, stage in recipe.stages.items():
+        if isinstance(stage, RLStage) and stage.reward_model is not None:
+            steps.append(_reward_model(recipe, name, stage))
+        steps += [_training(recipe, name), _checkpoint(recipe, name), *_scores(recipe, name, stage.title)]
+    return steps
+
+
+def _seed(recipe: Recipe, *parts: str) -> int:
+    return int(content_id(recipe.seed, *parts)[:8], 16)
+
+
+def _base(recipe: Recipe) -> Step:
+    base = recipe.base
+    config: dict[str, Json] = base.model_dump(mode="json", include={"shape", "pretrain"})
+    external = {}
+    if base.path is not None:
+        files = base_files(base.path)
+        config = {"files": {name: hash_file(path).sha256 for name, path in files.items()}}
+        external = {name: str(path) for name, path in files.items()}
+    elif base.shape is None or base.pretrain is None:
+        raise ConfigError(
+            f"{base.name} is not on this machine",
+            where="base",
+            hint="give its directory with --set base.path=DIR, or use --profile cpu",
+        )
+    return Step("base", "base", "base policy", config, external=external, seed=_seed(recipe, "base"))
+
+
+def _problems(recipe: Recipe, name: str) -> Step:
+    stage = recipe.stages[name]
+    settings = stage.data if isinstance(stage, SFTStage) else stage.problems
+    config, external = _data_config(settings, f"stages.{name}.{'data' if isinstance(stage, SFTStage) else 'problems'}")
+    config |= {"kind": stage.kind, "split_seed": recipe.seed}
+    if isinstance(stage, SFTStage):
+        config["context_tokens"] = stage.batch.context_tokens
+    return Step(
+        name=f"data/{name}",
+        kind="problems",
+        title=f"{stage.title}: data",
+        stage=name,
+        config=config,
+        inputs={"base": "base"} if isinstance(stage, SFTStage) else {},
+        external=external,
+        seed=_seed(recipe, "data", name),
+    )
+
+
+def _data_config(settings: ProblemSettings, where: str) -> tuple[dict[str, Json], dict[str, str]]:
+    """Problem settings with each user file replaced by its hash: where a file lies is placement."""
+    config = settings.model_dump(mode="json")
+    external = {}
+    for name, source in settings.sources.items():
+        if source.path is not None:
+            external[name] = source.path
+            config["sources"][name]["path"] = external_file(source.path).sha256
+        elif source.generator is None:
+            raise ConfigError(
+                "this source has neither a generator nor a file",
+                where=f"{where}.sources.{name}",
+                hint=f"--set {where}.sources.{name}.path=FILE.jsonl",
+            )
+    return config, external
+
+
+def _reward_model(recipe: Recipe, name: str, stage: RLStage) -> Step:
+    assert stage.reward_model is not None
+    return Step(
+        name=f"stages/{name}/reward_model",
+        kind="reward_model",
+        title=f"{stage.title}: reward model",
+        stage=name,
+        config={"settings": stage.reward_model.model_dump(mode="json"), "split_seed": recipe.seed},
+        inputs={"policy": checkpoint_of("sft")},
+        seed=_seed(recipe, "reward_model", name),
+    )
+
+
+def _training(recipe: Recipe, name: str) -> Step:
+    stage = recipe.stages[name]
+    if stage.run.steps is None:
+        raise ConfigError(
+            "the recipe doesn't say how many steps to train",
+            where=f"stages.{name}.run.steps",
+            hint=f"--set stages.{name}.run.steps=N",
+        )
+    config = stage.model_dump(mode="json", include=_TRAINING_FIELDS)
+    config["run"].pop("select")
+    inputs = {"parent": checkpoint_of(stage.parent), "problems": f"data/{name}"}
+    if isinstance(stage, RLStage) and stage.reward_model is not None:
+        inputs["reward_model"] = f"stages/{name}/reward_model"
+    return Step(
+        name=f"stages/{name}/train",
+        kind="training",
+        title=f"{stage.title}: train",
+        stage=name,
+        config={"kind": stage.kind, "title": stage.title, "settings": config},
+        inputs=inputs,
+        seed=_seed(recipe, "train", name),
+    )
+
+
+def _checkpoint(recipe: Recipe, name: str) -> Step:
+    stage = recipe.stages[name]
+    select = stage.run.select
+    config: dict[str, Json] = {"select": select.model_dump(mode="json")}
+    inputs = {"training": f"stages/{name}/train"}
+    if select.rule == "peak":
+        inputs["problems"] = f"data/{name}"
+        config["play"] = _play(recipe)
+    return Step(
+        name=checkpoint_of(name),
+        kind="checkpoint",
+        title=f"{stage.title}: select",
+        stage=name,
+        config=config,
+        inputs=inputs,
+        seed=_seed(recipe, "select", name),
+    )
+
+
+def _scores(recipe: Recipe, name: str, title: str) -> Iterator[Step]:
+    """One step measures all that is asked of a checkpoint, for its own row and as the parent in the next row."""
+    wanted: list[str] = []
+    for other, stage in recipe.stages.items():
+        if name in (other, stage.parent):
+            wanted += [*stage.evaluation.targets, *stage.evaluation.guardrails]
+    benchmarks, inputs = {}, {"checkpoint": checkpoint_of(name)}
+    for benchmark in dict.fromkeys(wanted):
+        if benchmark not in recipe.benchmarks:
+            raise ConfigError(
+                f"there is no benchmark {benchmark!r}",
+                where=f"stages.{name}.evaluation",
+                hint=f"known: {', '.join(recipe.benchmarks)}",
+            )
+        settings = recipe.benchmarks[benchmark]
+        if settings.kind == "external":
+            raise ConfigError(
+                f"{benchmark} needs the harness {settings.harness}, which this release doesn't run",
+                where=f"benchmarks.{benchmark}",
+                hint="`rufus plan` shows this profile; `--profile cpu` runs",
+            )
+        assert settings.stage is not None
+        benchmarks[benchmark] = settings.model_dump(mode="json")
+        inputs[f"problems/{settings.stage}"] = f"data/{settings.stage}"
+    if not benchmarks:
+        return
+    yield Step(
+        name=f"scores/{name}",
+        kind="scores",
+        title=f"{title}: scores",
+        stage=name,
+        config={"benchmarks": benchmarks, "play": _play(recipe)},
+        inputs=inputs,
+        seed=_seed(recipe, "scores"),  # one seed for all checkpoints: their samples are paired
+    )
+
+
+def _play(recipe: Recipe) -> dict[str, Json]:
+    """How each RL stage's problems are played."""
+    return {
+        name: stage.model_dump(mode="json", include=_PLAY_FIELDS)
+        for name, stage in recipe.stages.items()
+        if isinstance(stage, RLStage)
+    }

@@ -1,0 +1,52 @@
+"""A policy on disk: a Hugging Face causal LM directory with tokenizer, chat template and safetensors weights."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from rufus_core.data.chat import ChatFormat
+from rufus_core.errors import LineageError
+
+transformers_logging.disable_progress_bar()
+
+
+@dataclass(slots=True)
+class Policy:
+    model: PreTrainedModel
+    chat: ChatFormat
+
+    @property
+    def context_length(self) -> int:
+        return int(self.model.config.max_position_embeddings)
+
+    def save(self, folder: Path) -> None:
+        """Write weights (safetensors), configuration, tokenizer and chat template; the same bytes for the same policy."""
+        with contextlib.redirect_stderr(io.StringIO()):
+            self.model.save_pretrained(folder)
+            self.chat.tokenizer.save_pretrained(folder)
+
+
+def load_policy(path: Path | str, dtype: torch.dtype = torch.float32) -> Policy:
+    """Load a policy. Code from the directory is never executed and only safetensors are read.
+
+    Raises:
+        LineageError: the directory is missing or can't be loaded.
+        TemplateError: its tokenizer has no chat template.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise LineageError(
+            f"can't load a policy: {str(error).splitlines()[0]}",
+            where=str(path),
+            hint="give a Hugging Face causal LM directory with safetensors weights",
+        ) from error
+    return Policy(model.eval(), ChatFormat(tokenizer))

@@ -1,0 +1,33 @@
+"""What a stage is in code: the environment its problems are played in and the reward they earn.
+
+Everything else (data, budgets, algorithm, selection) is the recipe's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rufus_core.ports import Gym
+from rufus_core.settings import RLStage
+
+
+@dataclass(frozen=True, slots=True)
+class GymContext:
+    """What a stage's gym is opened with. `training` is False in evaluations, which a stage may score otherwise."""
+
+    settings: RLStage
+    training: bool
+    workers: int = 2
+    allow_unisolated: bool = False
+    reward_model: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One RL stage. `families` are the problem families that its gym can play."""
+
+    name: str
+    families: tuple[str, ...]
+    open_gym: Callable[[GymContext], Gym]

@@ -1,0 +1,131 @@
+"""Collecting one step's groups: sample prompts, roll out, keep what has something to teach, refill, shape, count."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rufus_core.algorithms.advantages import group_advantages
+from rufus_core.algorithms.sampling import in_window
+from rufus_core.algorithms.shaping import shortest_correct_penalty
+from rufus_core.data.mixture import epoch_order
+from rufus_core.rewards.preference import over_length_penalty
+from rufus_core.settings import AlgorithmSettings, DynamicSamplingSettings, LengthPenaltySettings
+from rufus_core.types import Problem, Trajectory
+
+Rollout = Callable[[Sequence[Problem]], list[list[Trajectory]]]
+
+
+class ProblemStream:
+    """Problems without end: epoch after epoch, each in an order that depends on the seed and the epoch alone."""
+
+    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        self._problems, self._seed = problems, seed
+        self._orders = self._endless()
+        self.num_taken = 0
+
+    def _endless(self) -> Iterator[int]:
+        epoch = 0
+        while True:
+            yield from epoch_order(len(self._problems), self._seed, epoch)
+            epoch += 1
+
+    def take(self, count: int) -> list[Problem]:
+        self.num_taken += count
+        return [self._problems[next(self._orders)] for _ in range(count)]
+
+
+@dataclass(slots=True)
+class Counts:
+    """Conservation of rollouts: issued = trained + filtered + aborted. `short_groups` is what refilling left open."""
+
+    issued: int = 0
+    trained: int = 0
+    filtered: int = 0
+    aborted: int = 0
+    rounds: int = 0
+    short_groups: int = 0
+
+    def check(self) -> None:
+        if self.issued != self.trained + self.filtered + self.aborted:
+            raise AssertionError(f"rollouts are not conserved: {self}")
+
+
+@dataclass(slots=True)
+class Batch:
+    """The rollouts of one step with their advantages, group after group, and all that was issued to get them."""
+
+    trajectories: list[Trajectory]
+    advantages: list[float]
+    issued: list[Trajectory]
+    counts: Counts = field(default_factory=Counts)
+
+
+def collect(
+    stream: ProblemStream,
+    rollout: Rollout,
+    num_groups: int,
+    window: DynamicSamplingSettings | None,
+) -> tuple[list[list[Trajectory]], list[Trajectory], Counts]:
+    """Groups to train on, everything that was issued, and the counts.
+
+    Aborted and unscorable members leave their group before anything is computed (CA-R3); a group left with fewer than
+    two is dropped. With a window, whole groups outside it are dropped and refilled, for at most `max_rounds` rounds.
+    """
+    counts = Counts()
+    kept: list[list[Trajectory]] = []
+    issued: list[Trajectory] = []
+    max_rounds = window.max_rounds if window else 1
+    factor = window.oversample_factor if window else 1.0
+    while len(kept) < num_groups and counts.rounds < max_rounds:
+        counts.rounds += 1
+        problems = stream.take(math.ceil((num_groups - len(kept)) * factor))
+        for group in rollout(problems):
+            issued += group
+            usable = [t for t in group if t.usable]
+            counts.issued += len(group)
+            counts.aborted += len(group) - len(usable)
+            mean = float(np.mean([t.verdict.score for t in usable])) if usable else math.nan
+            wanted = len(usable) >= 2 and (window is None or in_window(mean, window))
+            if wanted and len(kept) < num_groups:  # in sampling order: no favour for what finished first
+                kept.append(usable)
+                counts.trained += len(usable)
+            else:
+                counts.filtered += len(usable)
+    counts.short_groups = num_groups - len(kept)
+    counts.check()
+    return kept, issued, counts
+
+
+def shape_rewards(
+    groups: Sequence[Sequence[Trajectory]], penalty: LengthPenaltySettings | None, max_tokens: int
+) -> None:
+    """Set each trajectory's `reward` from its verdict's score and the stage's length penalty."""
+    flat = [t for group in groups for t in group]
+    lengths = [t.episode.num_response_tokens for t in flat]
+    deductions = np.zeros(len(flat))
+    if penalty is not None and penalty.kind == "shortest_correct":
+        deductions = shortest_correct_penalty(
+            lengths,
+            [t.verdict.passed for t in flat],
+            [t.truncated for t in flat],
+            [t.problem_id for t in flat],
+            max_tokens=max_tokens,
+            cap=penalty.cap,
+        )
+    for trajectory, length, deduction in zip(flat, lengths, deductions, strict=True):
+        score = trajectory.verdict.score
+        if penalty is not None and penalty.kind == "over_length":
+            score = over_length_penalty(score, length, penalty.threshold_tokens, penalty.max_tokens)
+        trajectory.reward = float(score - deduction)
+
+
+def advantages_of(groups: Sequence[Sequence[Trajectory]], algorithm: AlgorithmSettings) -> list[float]:
+    """One advantage for each trajectory, in order. Groups are told apart by where they were sampled."""
+    rewards = [t.reward for group in groups for t in group]
+    # The same problem may be sampled twice in a step, as two groups.
+    ids = [f"{index}:{t.problem_id}" for index, group in enumerate(groups) for t in group]
+    return [float(a) for a in group_advantages(rewards, ids, algorithm.advantage)] if rewards else []

@@ -1,0 +1,226 @@
+"""The RL loop of all seven stages: roll out, score, keep, and take a few clipped policy-gradient steps."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from rufus_core.algorithms.losses import LossOutput, loss_denominator, merge_metrics, policy_loss
+from rufus_core.algorithms.schedules import learning_rate
+from rufus_core.gym.limits import Limits, limits_of
+from rufus_core.gym.loop import EpisodeSpec, run_episodes
+from rufus_core.ports import Gym, MetricSink
+from rufus_core.rollout.engine import EmbeddedEngine
+from rufus_core.rollout.policy import Policy
+from rufus_core.settings import AlgorithmSettings, RLStage
+from rufus_core.training.collect import Counts, ProblemStream, advantages_of, collect, shape_rewards
+from rufus_core.training.forward import PackedBatch, TokenSequence, micro_batches, token_logprobs
+from rufus_core.training.optimizer import make_optimizer, optimizer_step
+from rufus_core.types import Problem, Trajectory
+
+_MICRO_BATCH_TOKENS = 8192
+
+
+def at_step(stage: RLStage, step: int) -> RLStage:
+    """The stage's settings at a step: the last phase that has begun overrides what it names (CRL-T4)."""
+    for phase in stage.phases:
+        if step >= phase.from_step:
+            rollout = {
+                "prompts_per_rollout": phase.prompts_per_rollout,
+                "response_budget_tokens": phase.response_budget_tokens,
+            }
+            algorithm = {"kl_coef": phase.kl_coef}
+            stage = stage.model_copy(
+                update={
+                    "rollout": stage.rollout.model_copy(update={k: v for k, v in rollout.items() if v is not None}),
+                    "algorithm": stage.algorithm.model_copy(
+                        update={k: v for k, v in algorithm.items() if v is not None}
+                    ),
+                }
+            )
+    return stage
+
+
+def train_rl(
+    policy: Policy,
+    problems: Sequence[Problem],
+    gym: Gym,
+    stage: RLStage,
+    seed: int,
+    sink: MetricSink,
+    save: Callable[[int], None],
+    keep_rollouts: Callable[[int, Sequence[Trajectory]], None],
+    workers: int,
+) -> None:
+    """Train in place. `save(step)` is called at every checkpoint interval and at the end.
+
+    The rollout engine shares the trainer's weights, so every step rolls out the newest policy (synchronous, colocated).
+    """
+    steps = stage.run.steps
+    assert steps is not None
+    engine = EmbeddedEngine(policy.model, policy.chat.tokenizer.pad_token_id)
+    needs_reference = any(at_step(stage, step).algorithm.kl_coef for step in (1, steps))
+    reference = copy.deepcopy(policy.model).eval() if needs_reference else None
+    optimizer = make_optimizer(policy.model, stage.optimizer)
+    stream = ProblemStream(problems, seed)
+    num_updates = 0
+    for step in range(1, steps + 1):
+        now = at_step(stage, step)
+        limits = limits_of(now, policy.context_length, training=True)
+        engine.weight_version = str(step - 1)
+        started = time.perf_counter()
+
+        def rollout(chosen: Sequence[Problem], now: RLStage = now, limits: Limits = limits, step: int = step):  # type: ignore[no-untyped-def]
+            size = now.rollout.samples_per_prompt
+            specs = [EpisodeSpec(p, i, _episode_seed(seed, step, k)) for k, p in enumerate(chosen) for i in range(size)]
+            done = run_episodes(engine, policy.chat, gym, specs, limits, workers=workers)
+            return [done[k * size : (k + 1) * size] for k in range(len(chosen))]
+
+        groups, issued, counts = collect(stream, rollout, now.rollout.prompts_per_rollout, now.dynamic_sampling)
+        shape_rewards(groups, now.length_penalty, limits.turn_tokens)
+        advantages = advantages_of(groups, now.algorithm)
+        rolled_out = time.perf_counter()
+
+        trainer = _Updater(policy, reference, optimizer, now)
+        metrics: dict[str, float] = {}
+        trained = [t for group in groups for t in group]
+        shares = _split([len(group) for group in groups], now.rollout.opt_steps_per_rollout)
+        # With a single optimizer step the policy that is trained is the one before the step.
+        old = trainer.logprobs(trained) if len(shares) > 1 else None
+        for share in shares:
+            num_updates += 1
+            rate = learning_rate(num_updates, steps * now.rollout.opt_steps_per_rollout, now.optimizer)
+            updated = trainer.update(trained[share], advantages[share], old[share] if old else None, rate)
+            metrics = updated or metrics
+        metrics |= rollout_metrics(issued, counts)
+        metrics |= {"rollout_seconds": rolled_out - started, "train_seconds": time.perf_counter() - rolled_out}
+        sink.log(step, metrics)
+        keep_rollouts(step, issued)
+        interval = stage.run.checkpoint_interval_steps
+        if step == steps or (interval and step % interval == 0):
+            save(step)
+    policy.model.eval()
+
+
+def _episode_seed(seed: int, step: int, position: int) -> int:
+    return (seed * 1_000_003 + step) * 10_007 + position
+
+
+def _split(group_sizes: Sequence[int], parts: int) -> list[slice]:
+    """Whole groups over the optimizer steps, as evenly as it goes; a share without a group takes no step."""
+    starts = [0, *itertools.accumulate(group_sizes)]
+    bounds = [starts[round(len(group_sizes) * k / parts)] for k in range(parts + 1)]
+    return [slice(a, b) for a, b in itertools.pairwise(bounds) if b > a]
+
+
+class _Updater:
+    """The optimizer steps that follow one rollout."""
+
+    def __init__(
+        self, policy: Policy, reference: PreTrainedModel | None, optimizer: torch.optim.Optimizer, stage: RLStage
+    ) -> None:
+        self._policy, self._reference, self._optimizer, self._stage = policy, reference, optimizer, stage
+
+    def logprobs(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
+        """Log-probs by the trainer of every sampled token, aligned with `token_ids`; 0 elsewhere."""
+        rows = [[0.0] * len(t.token_ids) for t in trajectories]
+        sequences = [TokenSequence(i, t.token_ids, t.loss_mask) for i, t in enumerate(trajectories)]
+        with torch.no_grad():
+            for micro in micro_batches(sequences, _MICRO_BATCH_TOKENS):
+                values, _ = token_logprobs(self._policy.model, micro, self._stage.rollout.temperature)
+                for s, t, value in zip(
+                    micro.sequence_N.tolist(), micro.offset_N.tolist(), values.tolist(), strict=True
+                ):
+                    rows[s][t] = value
+        return rows
+
+    def update(
+        self,
+        trajectories: Sequence[Trajectory],
+        advantages: Sequence[float],
+        old: Sequence[Sequence[float]] | None,
+        lr: float,
+    ) -> dict[str, float]:
+        """One optimizer step on whole groups. Returns its metrics; empty when nothing carried a gradient.
+
+        `old` are the trainer's log-probs before the first step on this rollout; None: they are those of this step.
+
+        Rollouts without signal (advantage 0, no KL) count in the denominator but need no pass.
+        """
+        algorithm = self._stage.algorithm
+        masks = [_trained(t, algorithm) for t in trajectories]
+        denominator = loss_denominator([sum(mask) for mask in masks], algorithm)
+        regularised = bool(algorithm.kl_coef or algorithm.entropy_coef)
+        sequences = [
+            TokenSequence(i, t.token_ids, mask)
+            for i, (t, mask) in enumerate(zip(trajectories, masks, strict=True))
+            if any(mask) and (regularised or advantages[i] != 0.0)
+        ]
+        advantages_S = torch.tensor(advantages, dtype=torch.float32)
+        model = self._policy.model.train()
+        outputs = []
+        for micro in micro_batches(sequences, _MICRO_BATCH_TOKENS):
+            output = self._loss(micro, trajectories, advantages_S, old, denominator)
+            output.loss.backward()  # type: ignore[no-untyped-call]
+            outputs.append(output)
+        if not any(output.num_tokens for output in outputs):
+            self._optimizer.zero_grad(set_to_none=True)
+            return {}
+        norm = optimizer_step(model, self._optimizer, lr, self._stage.optimizer.grad_clip)
+        return merge_metrics(outputs) | {"grad_norm": norm, "lr": lr}
+
+    def _loss(
+        self,
+        micro: PackedBatch,
+        trajectories: Sequence[Trajectory],
+        advantages_S: torch.Tensor,
+        old: Sequence[Sequence[float]] | None,
+        denominator: float,
+    ) -> LossOutput:
+        temperature = self._stage.rollout.temperature
+        new_N, entropy_N = token_logprobs(self._policy.model, micro, temperature)
+        places = list(zip(micro.sequence_N.tolist(), micro.offset_N.tolist(), strict=True))
+        reference_N = None
+        if self._reference is not None and self._stage.algorithm.kl_coef:
+            with torch.no_grad():
+                reference_N, _ = token_logprobs(self._reference, micro, temperature)
+        return policy_loss(
+            new_N,
+            new_N.detach() if old is None else torch.tensor([old[s][t] for s, t in places]),
+            torch.tensor([trajectories[s].logprobs[t] for s, t in places]),
+            micro.sequence_N,
+            advantages_S,
+            torch.ones_like(micro.sequence_N, dtype=torch.bool),
+            denominator=denominator,
+            settings=self._stage.algorithm,
+            ref_T=reference_N,
+            entropy_T=entropy_N,
+        )
+
+
+def _trained(trajectory: Trajectory, algorithm: AlgorithmSettings) -> list[int]:
+    """The loss mask; truncated rollouts carry none where the stage says so (RRL-T5, CRL-T4)."""
+    if algorithm.truncation_masking and trajectory.truncated:
+        return [0] * len(trajectory.loss_mask)
+    return trajectory.loss_mask
+
+
+def rollout_metrics(issued: Sequence[Trajectory], counts: Counts) -> dict[str, float]:
+    """What the step's rollouts looked like, over all that were issued and not aborted (SLM-08 and conservation)."""
+    usable = [t for t in issued if t.usable]
+    metrics = {f"rollouts/{name}": float(getattr(counts, name)) for name in Counts.__dataclass_fields__}
+    if not usable:
+        return metrics
+    return metrics | {
+        "reward": float(np.mean([t.verdict.score for t in usable])),
+        "pass_rate": float(np.mean([t.verdict.passed for t in usable])),
+        "response_tokens": float(np.mean([t.episode.num_response_tokens for t in usable])),
+        "truncation_ratio": float(np.mean([t.truncated for t in usable])),
+        "tool_calls": float(np.mean([t.episode.num_calls for t in usable])),
+    }

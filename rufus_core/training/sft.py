@@ -1,0 +1,58 @@
+"""Supervised fine-tuning: token-level cross-entropy on assistant tokens, from packed rows (SFT-01..07)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from rufus_core.algorithms.schedules import learning_rate
+from rufus_core.data.chat import MaskedIds
+from rufus_core.data.mixture import epoch_order
+from rufus_core.ports import MetricSink
+from rufus_core.rollout.policy import Policy
+from rufus_core.settings import SFTStage
+from rufus_core.training.forward import TokenSequence, micro_batches, trained_logits
+from rufus_core.training.optimizer import make_optimizer, optimizer_step
+
+_MICRO_BATCH_TOKENS = 8192
+
+
+def train_sft(
+    policy: Policy,
+    examples: Sequence[MaskedIds],
+    stage: SFTStage,
+    seed: int,
+    sink: MetricSink,
+    save: Callable[[int], None],
+) -> None:
+    """Train in place. `save(step)` is called at every checkpoint interval and at the end.
+
+    The loss of a step is the mean over all its assistant tokens, however the batch is cut (SFT-06).
+    """
+    steps, size = stage.run.steps, stage.batch.global_batch_sequences
+    assert steps is not None
+    model = policy.model.train()
+    optimizer = make_optimizer(model, stage.optimizer)
+    order: list[int] = []
+    epoch = 0
+    for step in range(1, steps + 1):
+        while len(order) < size:
+            order += epoch_order(len(examples), seed, epoch)
+            epoch += 1
+        chosen, order = order[:size], order[size:]
+        batch = [TokenSequence(i, examples[i].token_ids, examples[i].loss_mask) for i in chosen]
+        num_tokens = sum(sum(s.mask[1:]) for s in batch)
+        loss_sum = 0.0
+        for micro in micro_batches(batch, _MICRO_BATCH_TOKENS):
+            logits = trained_logits(model, micro)
+            loss = torch.nn.functional.cross_entropy(logits, micro.target_N, reduction="sum") / num_tokens
+            loss.backward()  # type: ignore[no-untyped-call]
+            loss_sum += loss.item()
+        rate = learning_rate(step, steps, stage.optimizer)
+        norm = optimizer_step(model, optimizer, rate, stage.optimizer.grad_clip)
+        sink.log(step, {"loss": loss_sum, "grad_norm": norm, "lr": rate, "tokens": num_tokens, "epoch": float(epoch)})
+        interval = stage.run.checkpoint_interval_steps
+        if step == steps or (interval and step % interval == 0):
+            save(step)
+    model.eval()
