@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rufus_core.data.generators import GENERATORS
+from rufus_core.data.catalogue import GENERATORS
 from rufus_core.data.tokenizer import count_words
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.lineage.external import external_file

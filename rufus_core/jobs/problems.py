@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rufus_core.data.generators import generator
+from rufus_core.data.catalogue import generator
 from rufus_core.data.holdout import share_splits, take_splits
 from rufus_core.data.mixture import composition, deduplicate
 from rufus_core.data.normalise import normalise

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rufus_core.gym.single_turn import MixedGym
+from rufus_core.gym.combined import MixedGym
 from rufus_core.ports import Gym
 from rufus_core.settings import RLStage
 from rufus_core.stages import coding_agent, coding_rl, general_agent, if_rl, reasoning_rl, rlhf, search_agent

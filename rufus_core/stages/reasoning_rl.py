@@ -1,5 +1,6 @@
 """Reasoning RL: math, puzzles and science questions, graded by deterministic verifiers (spec section 4)."""
 
+from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.ports import Gym
 from rufus_core.rewards.math import MathVerifier
@@ -9,7 +10,8 @@ from rufus_core.stages.stage import GymContext, Stage
 
 def open_gym(context: GymContext) -> Gym:  # noqa: ARG001 - the verifiers have no settings
     verifier = MathVerifier()
-    return SingleTurnGym(lambda episode: verify_reasoning(episode.problem, episode.final_text, verifier), [verifier])
+    gym = SingleTurnGym(lambda episode: verify_reasoning(episode.problem, episode.final_text, verifier))
+    return HoldingGym(gym, verifier)
 
 
 STAGE = Stage("reasoning_rl", families=("arithmetic", "puzzle", "science"), open_gym=open_gym)

@@ -1,5 +1,6 @@
 """Search Agent: search, scrape and python over a corpus; a judge's score behind rule gates (spec section 9)."""
 
+from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.search import SearchGym
 from rufus_core.ports import Gym
 from rufus_core.rewards.judges import LEXICAL, make_judge
@@ -12,7 +13,7 @@ def open_gym(context: GymContext) -> Gym:
     name = models.judge if context.training else models.eval_judge or models.judge
     judge = make_judge(name or LEXICAL)
     pool = InterpreterPool(workers=1, allow_unisolated=context.allow_unisolated)
-    return SearchGym(pool, judge)
+    return HoldingGym(SearchGym(pool, judge), pool)
 
 
 STAGE = Stage("search_agent", families=("search",), open_gym=open_gym)
