@@ -207,5 +207,5 @@ def test_options_choose_worlds_and_mistakes_are_told() -> None:
     assert {p.family for p in mcp_worlds.problems(0, 20, {"worlds": ["library"]})} == {"library"}
     with pytest.raises(DataError, match="moon"):
         next(mcp_worlds.problems(0, 1, {"worlds": ["moon"]}))
-    with pytest.raises(DataError, match="asked of"):
+    with pytest.raises(DataError, match="asked for"):
         next(mcp_worlds.problems(0, 10**6, {}))

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
+from rufus_core.data.generators.enumeration import take_in_turn
+from rufus_core.data.generators.sampling import refuse_unknown
 from rufus_core.data.words import NAMES, NOUNS, PLACES
 from rufus_core.data.worlds import WORLDS, Check, ToolFailure, World, WorldTruth
 from rufus_core.errors import DataError
@@ -48,25 +50,14 @@ def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Pro
         options: `worlds`, a list of world names; all of them by default.
 
     Raises:
-        DataError: an unknown world, or `count` exceeds the space (about 40,000 sentences).
+        DataError: an unknown option or world, or `count` exceeds the space (38,640 sentences).
     """
+    refuse_unknown(options, "worlds")
     wanted = options.get("worlds", list(WORLDS))
     if unknown := [name for name in wanted if name not in WORLDS]:
         raise DataError(f"unknown world {unknown[0]!r}", where="options.worlds", hint=f"known: {', '.join(WORLDS)}")
-    rng = random.Random(seed)
-    queues = []
-    for task in _TASKS:
-        if task.world in wanted:
-            queue = [(task, phrasing, fill) for phrasing in task.phrasings for fill in _fills(task)]
-            rng.shuffle(queue)
-            queues.append(queue)
-    if count > sum(map(len, queues)):
-        raise DataError(f"{count} problems asked of {SOURCE}, which has {sum(map(len, queues))}", hint="lower `count`")
-    for _ in range(count):
-        queue = queues.pop(0)
-        yield _problem(*queue.pop())
-        if queue:
-            queues.append(queue)
+    for task, phrasing, fill in take_in_turn(map(_sentences, [t for t in _TASKS if t.world in wanted]), count, seed):
+        yield _problem(task, phrasing, fill)
 
 
 def demonstrate(problem: Problem, rng: random.Random, wrong: bool) -> list[Message]:
@@ -107,11 +98,11 @@ def _alternatives(value: Json) -> Sequence[Json]:
     return next(words for words in (NAMES, NOUNS, PLACES) if value in words)
 
 
-def _fills(task: _Task) -> Iterator[dict[str, Any]]:
-    for values in product(*task.slots.values()):
+def _sentences(task: _Task) -> Iterator[tuple[_Task, str, dict[str, Any]]]:
+    for phrasing, values in product(task.phrasings, product(*task.slots.values())):
         fill = dict(zip(task.slots, values, strict=True))
-        if fill.get("other") not in (fill.get("item"), fill.get("name")) or "other" not in fill:
-            yield fill
+        if len(set(values)) == len(values):  # `other` is another one
+            yield task, phrasing, fill
 
 
 def _problem(task: _Task, phrasing: str, fill: dict[str, Any]) -> Problem:
