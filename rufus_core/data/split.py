@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from rufus_core.types import Category, Conversation, Message, ToolSchema
 
@@ -92,7 +93,7 @@ def _spans(messages: Sequence[Message], is_request: Callable[[Message], bool]) -
     """For each answered request: its index, the index of its last response end, and the number of response ends."""
     first_user = next((i for i, message in enumerate(messages) if message.role == "user"), None)
     requests = [i for i, message in enumerate(messages) if i == first_user or is_request(message)]
-    for request, following in zip(requests, [*requests[1:], len(messages)], strict=True):
+    for request, following in pairwise([*requests, len(messages)]):
         ends = [i for i in range(request, following) if ends_response(messages, i)]
         if ends:
             yield request, ends[-1], len(ends)

@@ -1,0 +1,135 @@
+"""Packing and batching (SFT-06, SFT-07, SLM-02..04)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rufus_core.data.batching import batches
+from rufus_core.data.packing import IGNORE, PackedRow, pack
+from rufus_core.errors import DataError
+
+sequences = st.lists(
+    st.lists(st.tuples(st.integers(0, 9), st.integers(0, 1)), min_size=1, max_size=6).map(
+        lambda pairs: ([token for token, _ in pairs], [bit for _, bit in pairs])
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(st.lists(st.integers(1, 20), max_size=40), st.integers(20, 40))
+def test_every_sequence_is_in_one_row_within_the_capacity_SLM_02(lengths: list[int], capacity: int) -> None:
+    rows = pack(lengths, capacity)
+    assert sorted(index for row in rows for index in row) == list(range(len(lengths)))
+    assert all(0 < sum(lengths[i] for i in row) <= capacity for row in rows)
+    assert rows == pack(lengths, capacity)
+
+
+@given(st.lists(st.integers(1, 20), max_size=30), st.integers(20, 40), st.randoms(use_true_random=False))
+def test_row_sizes_do_not_depend_on_the_order_of_the_sequences(lengths, capacity, random) -> None:  # type: ignore[no-untyped-def]
+    shuffled = random.sample(lengths, len(lengths))
+
+    def sizes(given_lengths: list[int]) -> list[list[int]]:
+        return [[given_lengths[i] for i in row] for row in pack(given_lengths, capacity)]
+
+    assert sizes(lengths) == sizes(shuffled)
+
+
+@given(st.lists(st.integers(1, 20), max_size=40), st.integers(20, 40))
+def test_pack_is_first_fit_decreasing(lengths: list[int], capacity: int) -> None:
+    expected: list[list[int]] = []
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        fits = (row for row in expected if sum(lengths[i] for i in row) + lengths[index] <= capacity)
+        row = next(fits, None)
+        if row is None:
+            expected.append([index])
+        else:
+            row.append(index)
+    assert pack(lengths, capacity) == expected
+
+
+@pytest.mark.parametrize("lengths", [[5, 11], [0]])
+def test_what_does_not_fit_is_refused_and_never_cut(lengths: list[int]) -> None:
+    with pytest.raises(DataError, match="can't be packed"):
+        pack(lengths, 10)
+
+
+def test_a_row_in_full_SLM_04() -> None:
+    row = PackedRow.build([([7, 8, 9], [1, 0, 1]), ([5, 6], [0, 1])], length=7, pad_id=3)
+    assert row.ids_T.tolist() == [7, 8, 9, 5, 6, 3, 3]
+    assert row.positions_T.tolist() == [0, 1, 2, 0, 1, 0, 1]
+    assert row.segments_T.tolist() == [0, 0, 0, 1, 1, -1, -1]
+    assert row.loss_mask_T.tolist() == [0, 1, 0, 1, 0, 0, 0]
+    assert row.labels_T.tolist() == [IGNORE, 9, IGNORE, 6, IGNORE, IGNORE, IGNORE]
+
+
+@given(sequences, st.integers(0, 5))
+def test_every_token_once_and_no_target_across_a_boundary(
+    packed: list[tuple[list[int], list[int]]], num_padding: int
+) -> None:
+    size = sum(len(ids) for ids, _ in packed)
+    row = PackedRow.build(packed, length=size + num_padding, pad_id=0)
+    rebuilt = [row.ids_T[row.segments_T == k].tolist() for k in range(len(packed))]
+    assert rebuilt == [ids for ids, _ in packed]
+    for k, (ids, mask) in enumerate(packed):
+        inside = row.segments_T == k
+        assert row.positions_T[inside].tolist() == list(range(len(ids)))
+        # An id of 0 is a target like any other.
+        assert row.labels_T[inside].tolist() == [
+            token if bit else IGNORE for token, bit in zip(ids[1:], mask[1:], strict=True)
+        ] + [IGNORE]
+    assert row.loss_mask_T.sum() == sum(sum(mask[1:]) for _, mask in packed)
+    assert ((row.labels_T != IGNORE) == (row.loss_mask_T == 1)).all()
+
+
+@given(sequences)
+def test_targets_do_not_depend_on_neighbours(packed: list[tuple[list[int], list[int]]]) -> None:
+    together = PackedRow.build(packed)
+    alone = [PackedRow.build([sequence]) for sequence in packed]
+    assert together.labels_T.tolist() == [label for row in alone for label in row.labels_T.tolist()]
+
+
+@pytest.mark.parametrize(
+    ("packed", "length"), [([([1, 2], [1])], None), ([([], [])], None), ([([1, 2, 3], [1, 1, 1])], 2)]
+)
+def test_rows_that_cannot_be_built(packed: list[tuple[list[int], list[int]]], length: int | None) -> None:
+    with pytest.raises(DataError):
+        PackedRow.build(packed, length=length)
+
+
+@given(st.lists(st.integers(1, 30), max_size=50), st.integers(1, 6), st.integers(1, 31), st.integers(30, 90))
+def test_batches_hold_everything_once_within_their_limits_SFT_07(
+    lengths: list[int], size: int, long_tokens: int, budget: int
+) -> None:
+    made = batches(lengths, size, long_tokens, budget)
+    assert sorted(index for batch in made for index in batch) == list(range(len(lengths)))
+    partial: Counter[bool] = Counter()
+    for batch in made:
+        kinds = {lengths[i] >= long_tokens for i in batch}
+        assert len(kinds) == 1
+        assert batch == sorted(batch)
+        (is_long,) = kinds
+        if is_long:
+            assert len(batch) <= size
+            assert sum(lengths[i] for i in batch) <= budget
+        else:
+            partial[len(batch) < size] += 1
+    assert partial[True] <= 1
+    assert [batch[0] for batch in made] == sorted(batch[0] for batch in made)
+
+
+def test_long_samples_share_a_batch_with_fewer_others_SFT_07() -> None:
+    assert batches([1, 9, 1, 9, 9, 1, 1], 3, long_tokens=8, token_budget=20) == [[0, 2, 5], [1, 3], [4], [6]]
+
+
+def test_without_a_limit_batches_are_consecutive() -> None:
+    assert batches([5, 90, 5, 5], 2) == [[0, 1], [2, 3]]
+
+
+def test_a_long_sequence_over_the_budget_is_refused() -> None:
+    with pytest.raises(DataError, match="exceeds the batch's budget"):
+        batches([30], 2, long_tokens=8, token_budget=20)
