@@ -81,6 +81,7 @@ def policy_loss(
     else:
         ratio_T = _bounded_exp(log_ratio_T)
 
+    # from here on a masked token's share of the loss is 0
     advantages_T = masked(advantages_S.to(new_T.dtype)[sequence_T])
     plain_T = ratio_T * advantages_T
     clipped_T = ratio_T.clamp(1 - settings.clip_low, 1 + settings.clip_high) * advantages_T
@@ -102,7 +103,6 @@ def policy_loss(
         reported["entropy"] = masked(entropy_T)
         loss_T = loss_T - settings.entropy_coef * reported["entropy"]
 
-    loss_T = masked(loss_T)
     if settings.length_normalization == "per_sequence":
         loss_T = loss_T / num_tokens_S.clamp(min=1)[sequence_T]
     return LossOutput(

@@ -45,15 +45,12 @@ def _parent(record: Record, by_id: Mapping[str, Record]) -> Record | None:
     Problem sets descend from checkpoints too, by the screens of their policy; the role `parent` goes first.
     """
     level = [record]
-    seen: set[str] = set()
     while level:
-        sources = [(role != "parent", source.record_id) for each in level for role, source in each.inputs.items()]
-        above = [by_id[key] for _, key in sorted(sources) if key in by_id and key not in seen]
-        for candidate in above:
-            if candidate.kind in CHECKPOINT_KINDS:
-                return candidate
-        seen |= {each.id for each in above}
-        level = above
+        sources = sorted((role != "parent", source.record_id) for each in level for role, source in each.inputs.items())
+        level = [by_id[key] for key in dict.fromkeys(key for _, key in sources) if key in by_id]
+        nearest = next((each for each in level if each.kind in CHECKPOINT_KINDS), None)
+        if nearest is not None:
+            return nearest
     return None
 
 

@@ -246,13 +246,16 @@ def test_loss_does_not_depend_on_the_order_of_tokens_or_sequences(seed, which):
 
 @pytest.mark.parametrize("settings_", ALGORITHMS)
 def test_masked_tokens_may_hold_anything(settings_):
-    tensors = batch([4, 3], seed=1)
+    """Also the advantage of a sequence without a trained token."""
+    tensors = batch([4, 3, 2], seed=1)
+    tensors["mask_T"][-2:] = False
     spoiled = {
         name: values.masked_fill(~tensors["mask_T"], float("nan"))
         if name.endswith("_T") and values.is_floating_point()
         else values
         for name, values in tensors.items()
     }
+    spoiled["advantages_S"] = tensors["advantages_S"].index_fill(0, torch.tensor([2]), float("nan"))
     results = []
     for given_ in (tensors, spoiled):
         rest = dict(given_)

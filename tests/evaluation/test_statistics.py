@@ -100,6 +100,13 @@ def test_the_interval_is_near_that_of_the_normal_distribution():
     assert difference.ci95 == pytest.approx((gains.mean() - half, gains.mean() + half), abs=0.1 * half)
 
 
+def test_the_interval_depends_on_the_scores_alone():
+    """The seed is fixed and problems are taken in order of id, whatever PYTHONHASHSEED is."""
+    parent = {f"problem {i}": [0.0] for i in range(50)}
+    child = {f"problem {i}": [i * i / 2500] for i in range(50)}
+    assert paired_difference(parent, child).ci95 == pytest.approx((0.2444542, 0.406857), abs=1e-9)
+
+
 def test_only_problems_that_both_scored_count():
     difference = paired_difference(
         {"a": [0], "b": [0], "lost": [None], "old": [1]}, {"b": [1], "a": [1], "lost": [1], "new": [0]}
