@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-NUM_COLUMNS = 100  # where the output is no terminal
+from rufus_core.cli.output import console
 
 
 class Format(StrEnum):
@@ -19,13 +19,11 @@ class Format(StrEnum):
 
 
 def table(
-    home: Annotated[Path | None, typer.Option(help="Where runs live; else $RUFUS_HOME, else .rufus.")] = None,
+    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.TERMINAL,
     json_: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Show each checkpoint of the newest run on every benchmark, and its change from the one before."""
-    from rich.console import Console
-
     from rufus_core.evaluation import render
     from rufus_core.evaluation.collect import collect_rows
     from rufus_core.lineage.home import rufus_home, store_root
@@ -40,9 +38,7 @@ def table(
     elif chosen is Format.MD:
         typer.echo(render.markdown_table(rows), nl=False)
     elif rows:
-        console = Console()
-        if not console.is_terminal:
-            console = Console(width=NUM_COLUMNS)
-        console.print(render.terminal_table(rows, console.width))
+        out = console()
+        out.print(render.terminal_table(rows, out.width))
     else:
         typer.echo("No checkpoint yet. `rufus run` makes some.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rufus_core.evaluation.scores import FILE_NAME, Scores
+from rufus_core.evaluation.scores import Scores
 from rufus_core.evaluation.table import Checkpoint, StageRow, stage_table
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
@@ -21,7 +21,12 @@ def collect_rows(store: Store) -> list[StageRow]:
     records = store.records()
     chain = newest_chain(records)
     digests = {record.digest for record in chain}
-    scores = [Scores.load(store.path(record) / FILE_NAME) for record in records if record.kind == "scores"]
+    scores = [
+        Scores.load(store.path(record) / file)
+        for record in records
+        if record.kind == "scores"
+        for file in sorted(record.files)
+    ]
     return stage_table(
         [_checkpoint(record) for record in chain], [measured for measured in scores if measured.digest in digests]
     )

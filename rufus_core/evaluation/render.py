@@ -75,7 +75,7 @@ def csv_table(rows: Sequence[StageRow]) -> str:
 
 
 def json_table(rows: Sequence[StageRow]) -> str:
-    return json.dumps([row.model_dump(mode="json") for row in rows], indent=1)
+    return json.dumps([row.model_dump(mode="json") for row in rows], indent=2, allow_nan=False)
 
 
 def abbreviate(names: Sequence[str], width: int) -> list[str]:

@@ -9,8 +9,6 @@ from pydantic import Field, FiniteFloat, ValidationError
 from rufus_core.errors import DataError
 from rufus_core.types import Frozen, Json
 
-FILE_NAME = "scores.json"
-
 
 class Scores(Frozen):
     """One benchmark measured on one checkpoint.

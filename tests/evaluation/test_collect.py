@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from rufus_core.cli.table import table
 from rufus_core.errors import DataError
 from rufus_core.evaluation.collect import collect_rows
-from rufus_core.evaluation.scores import FILE_NAME, Scores
+from rufus_core.evaluation.scores import Scores
 from rufus_core.lineage.home import store_root
 from rufus_core.lineage.record import Draft
 from rufus_core.lineage.store import Store
@@ -32,22 +32,21 @@ class Chain:
         training = self.publish(f"stages/{stage}/training", "training", {"parent": parent, **others}, stage)
         return self.publish(f"stages/{stage}/checkpoint", "checkpoint", {"training": training}, stage, step=7)
 
-    def scores(self, benchmark, checkpoint, passed):
-        scores = Scores(
-            benchmark=benchmark,
-            stage=checkpoint.stage or "base",
-            checkpoint=checkpoint.name,
-            digest=checkpoint.digest,
-            step=checkpoint.step,
-            protocol={"samples": 1},
-            per_problem={f"p{i}": (float(i < passed),) for i in range(20)},
-        )
-        self.publish(
-            f"scores/{benchmark}/{checkpoint.stage or 'base'}",
-            "scores",
-            {"checkpoint": checkpoint},
-            files={FILE_NAME: scores.model_dump_json()},
-        )
+    def scores(self, checkpoint, **passed):
+        """One artifact with a file for each benchmark: how many of 20 problems the checkpoint solves."""
+        stage = checkpoint.stage or "base"
+        files = {
+            f"{benchmark}.json": Scores(
+                benchmark=benchmark,
+                stage=stage,
+                checkpoint=checkpoint.name,
+                digest=checkpoint.digest,
+                protocol={"samples": 1},
+                per_problem={f"p{i}": (float(i < count),) for i in range(20)},
+            ).model_dump_json()
+            for benchmark, count in passed.items()
+        }
+        self.publish(f"stages/{stage}/scores", "scores", {"checkpoint": checkpoint}, files=files)
 
 
 @pytest.fixture
@@ -65,13 +64,14 @@ def test_rows_follow_the_newest_chain_from_the_base(chain):
     base = chain.publish("base", "base")
     old = chain.checkpoint("sft", base)
     new = chain.checkpoint("sft", base)
-    chain.scores("math", base, 2)
-    chain.scores("math", old, 18)
-    chain.scores("math", new, 12)
+    chain.scores(base, math=2)
+    chain.scores(old, math=18)
+    chain.scores(new, math=12, code=5)
     rows = collect_rows(chain.store)
     assert [(row.stage, row.digest, row.step) for row in rows] == [("base", base.digest, None), ("sft", new.digest, 7)]
     assert rows[1].metrics["math"].mean == 0.6
     assert rows[1].metrics["math"].delta == pytest.approx(0.5)
+    assert (rows[1].metrics["code"].mean, rows[1].metrics["code"].delta) == (0.25, None)
 
 
 def test_a_problem_set_screened_by_an_older_checkpoint_is_no_parent(chain):
@@ -92,16 +92,16 @@ def test_an_empty_store_has_no_rows(chain, tmp_path):
 
 def test_broken_scores_are_named_and_not_left_out(chain):
     base = chain.publish("base", "base")
-    chain.publish("scores/math/base", "scores", {"checkpoint": base}, files={FILE_NAME: "{"})
-    with pytest.raises(DataError, match=r"scores\.json"):
+    chain.publish("scores/math/base", "scores", {"checkpoint": base}, files={"math.json": "{"})
+    with pytest.raises(DataError, match=r"math\.json"):
         collect_rows(chain.store)
 
 
 def test_the_command_prints_every_format(chain, tmp_path):
     base = chain.publish("base", "base")
     sft = chain.checkpoint("sft", base)
-    chain.scores("math", base, 2)
-    chain.scores("math", sft, 12)
+    chain.scores(base, math=2)
+    chain.scores(sft, math=12)
     assert "60.0 +50.0*" in run(tmp_path).stdout
     assert run(tmp_path, "--format", "csv").stdout.startswith("stage,checkpoint,digest,step,benchmark,mean")
     assert run(tmp_path, "--format", "md").stdout.startswith("| stage | step | checkpoint | math |")
