@@ -24,20 +24,20 @@ def faults(example: SupervisedExample) -> list[str]:
 def valid(
     examples: Iterable[SupervisedExample],
     counts: Counter[str],
-    count_tokens: Callable[[SupervisedExample], int] | None = None,
-    cap_tokens: int | None = None,
+    count_tokens: Callable[[SupervisedExample], int],
+    cap_tokens: int | None,
 ) -> Iterator[SupervisedExample]:
     """Yield the examples that pass. One over the cap is dropped, never cut: cutting would lose its answer (VALID-03).
 
-    `count_tokens` measures the output of the chat template, tools and delimiters included (VALID-02). `counts` gains
-    `valid`, `over_cap`, `refused`, and each reason once per example.
+    `count_tokens` measures the output of the chat template, tools and delimiters included (VALID-02); without a cap
+    it isn't called. `counts` gains `valid`, `over_cap`, `refused`, and each reason once per example.
     """
     for example in examples:
         reasons = faults(example)
         if reasons:
             counts["refused"] += 1
             counts.update(reasons)
-        elif cap_tokens is not None and count_tokens is not None and count_tokens(example) > cap_tokens:
+        elif cap_tokens is not None and count_tokens(example) > cap_tokens:
             counts["over_cap"] += 1
         else:
             counts["valid"] += 1
@@ -97,5 +97,7 @@ def _mask_faults(example: SupervisedExample) -> Iterator[str]:
     for index, (message, loss) in enumerate(zip(messages, supervise, strict=True)):
         if loss and message.role != "assistant":
             yield f"loss on a {message.role} message"
+        elif loss and not message.content.strip() and not message.tool_calls:
+            yield "loss on an empty reply"
         if index < request and (loss or message.reasoning):
             yield "loss or reasoning before the last request"

@@ -101,6 +101,11 @@ def test_loss_on_a_tool_result_is_refused_VALID_01() -> None:
     assert faults(example(messages, (False, True, True, True))) == ["loss on a tool message"]
 
 
+def test_loss_on_an_empty_reply_is_refused_VALID_01() -> None:
+    first, reply = named("u1 a1").messages
+    assert faults(example((first, reply.model_copy(update={"content": " \n"})))) == ["loss on an empty reply"]
+
+
 def test_reasoning_in_the_history_is_refused_SPLIT_04() -> None:
     one = named("u1 a1 u2 a2")
     kept = one.messages[1].model_copy(update={"reasoning": "old"})
@@ -118,3 +123,8 @@ def test_examples_over_the_cap_are_dropped_whole_VALID_02_03() -> None:
     kept = list(valid(made, counts, count_tokens=lambda e: 10 * len(e.messages), cap_tokens=20))
     assert kept == [made[0]]
     assert counts == {"valid": 1, "over_cap": 1, "refused": 1, "two assistant messages in a row": 1}
+
+
+def test_without_a_cap_every_length_passes() -> None:
+    made = [named("u1 a1")]
+    assert list(valid(made, Counter(), count_tokens=lambda e: 10**9, cap_tokens=None)) == made
