@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from collections.abc import Collection, Sequence
 from typing import Protocol, Self
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import ValidationError
 
@@ -14,6 +16,8 @@ from rufus_core.errors import DataError
 from rufus_core.ports import Judge
 from rufus_core.rewards.search import search_verdict
 from rufus_core.types import Episode, Frozen, Problem, ToolCall, ToolResult, ToolSchema, Verdict
+
+_HTTP = re.compile(r"^(https?:)?/*", re.IGNORECASE)
 
 
 class SearchBackend(Protocol):
@@ -94,7 +98,7 @@ class SearchGym:
         self.condenser = condenser or Truncation()
         self.python_timeout_seconds = python_timeout_seconds
         self._backend = backend
-        self._blocked = tuple(domain.casefold().strip(".") for domain in blocked_domains)
+        self._blocked = tuple(domain_of(domain) for domain in blocked_domains)
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +149,7 @@ class SearchEnvironment:
     def _scrape(self, url: str) -> ToolResult:
         if self._gym.blocks(url):
             return ToolResult("error: domain blocked", failed=True)
-        text = self._backend.fetch(url)
+        text = self._backend.fetch(url) if domain_of(url) else None
         if text is None:
             return ToolResult(UNREACHABLE, failed=True)
         if len(text.split()) > self._gym.max_page_words:
@@ -161,8 +165,11 @@ class SearchEnvironment:
 
 
 def domain_of(url: str) -> str:
-    """The host of an address with or without a scheme, in lower case; "" where it has none."""
+    """The host of an address with or without a scheme, as a resolver would read it; "" where it has none."""
+    address = _HTTP.sub("", url.strip().replace("\\", "/"))
     try:
-        return (urlsplit(url if "//" in url else f"//{url}").hostname or "").rstrip(".")
+        host = unquote(urlsplit(f"//{address}").hostname or "")
     except ValueError:
         return ""
+    visible = "".join(sign for sign in host if unicodedata.category(sign) != "Cf")
+    return unicodedata.normalize("NFKC", visible).casefold().replace("\u3002", ".").strip(".")
