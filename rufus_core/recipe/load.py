@@ -17,11 +17,11 @@ BASE = "base"  # the parent of the first stage
 def load_recipe(recipe: Path | str = "rufus_air", profile: Path | str = "cpu", overrides: Sequence[str] = ()) -> Recipe:
     """The recipe under a profile (a sparse overlay), with `overrides` of the form `a.b.c=YAML` on top.
 
-    `recipe` and `profile` are names of files in `deployments/`, or paths to YAML files. An overlay may change a stage but
-    not add one.
+    `recipe` and `profile` are names of files in `deployments/`, or paths to YAML files. An overlay may change a stage
+    but not add one.
 
     Raises:
-        ConfigError: a file is missing or isn't YAML; a key, stage or value is unknown or wrong; the stages are no chain.
+        ConfigError: a file is missing or no YAML; a key, stage or value is unknown or wrong; the stages are no chain.
     """
     recipe_file, profile_file = _find("recipes", recipe), _find("profiles", profile)
     tree = _read(recipe_file)

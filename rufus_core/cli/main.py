@@ -1,0 +1,54 @@
+"""The `rufus` command. Each command is a function in its own file; what is heavy, a command imports when it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from importlib.metadata import version
+from typing import Annotated, Any
+
+import typer
+
+from rufus_core.cli.plan import plan
+from rufus_core.cli.table import table
+from rufus_core.cli.trace import trace
+from rufus_core.errors import RufusError
+
+COMMANDS: tuple[Callable[..., Any], ...] = (plan, table, trace)
+INTERRUPTED = 130  # 128 + SIGINT, as shells count it
+
+app = typer.Typer(name="rufus", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+for command in COMMANDS:
+    app.command()(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"rufus {version('rufus-air')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _rufus(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Post-train a language model in eight stages: from a laptop's CPU to a cluster."""
+
+
+def main() -> None:
+    """Run the command line. A user's mistake is one line on stderr and the error's exit code, not a stack trace."""
+    try:
+        app()
+    except RufusError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except SystemExit as stop:
+        if stop.code == INTERRUPTED:
+            print("interrupted", file=sys.stderr)
+        raise
+
+
+if __name__ == "__main__":
+    main()

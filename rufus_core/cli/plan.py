@@ -1,0 +1,129 @@
+"""`rufus plan`: what a recipe would run. Needs no GPU and starts nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from rufus_core.cli.output import console, print_json
+from rufus_core.recipe.load import load_recipe
+from rufus_core.recipe.plan import PhasePlan, Plan, StagePlan, make_plan
+
+NOT_STATED = "not stated"
+
+
+def plan(
+    profile: Annotated[str, typer.Option(help="A profile's name (cpu, h200) or a path to a YAML file.")] = "cpu",
+    recipe: Annotated[str, typer.Option(help="A recipe's name or a path to a YAML file.")] = "rufus_air",
+    overrides: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value; may be repeated.")
+    ] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
+) -> None:
+    """Show what a recipe would run: stages, batches, budgets, data, filters and cost."""
+    result = make_plan(load_recipe(recipe, profile, overrides or ()))
+    if json_:
+        print_json(result.model_dump(mode="json"))
+        return
+    out = console()
+    out.print(Text(f"recipe {result.recipe}, profile {result.profile}, seed {result.seed}, base {result.base}"))
+    for table in (_batches(result), _runs(result), _data(result)):
+        out.print()
+        out.print(table)
+    out.print()
+    for check in result.checks:
+        out.print(Text(f"{'ok ' if check.ok else 'BAD'} {check.stage}: {check.text}", style="" if check.ok else "red"))
+    if result.pins:
+        out.print(Text("pins: " + ", ".join(f"{name} {version}" for name, version in result.pins.items())))
+
+
+def _table(title: str, columns: Iterable[str], right: Iterable[str] = ()) -> Table:
+    table = Table(box=None, padding=(0, 1, 0, 0), title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
+
+
+def _batches(plan: Plan) -> Table:
+    columns = ("stage", "nodes", "GPUs", "algorithm", "lr", "prompts x samples", "/step", "opt", "budget", "episode")
+    title = "Batches: sequences of a rollout and of an optimizer step; tokens of a response and of an episode"
+    table = _table(title, columns, ("nodes", "GPUs", "/step", "opt", "budget", "episode"))
+    for stage in plan.stages:
+        first, *later = stage.phases
+        nodes = f"{stage.nodes}+{stage.extra_nodes}" if stage.extra_nodes else str(stage.nodes)
+        table.add_row(stage.name, nodes, str(stage.gpus), stage.algorithm, _rates(stage), *_phase(first, stage))
+        for phase in later:
+            table.add_row(
+                f"  step {phase.from_step} on", "", "", f"  KL {_rate(phase.kl_coef)}", "", *_phase(phase, stage)
+            )
+    return table
+
+
+def _phase(phase: PhasePlan, stage: StagePlan) -> tuple[str, ...]:
+    product = f"{phase.prompts} x {phase.samples} = " if phase.prompts is not None else ""
+    return (
+        f"{product}{phase.sequences:,}",
+        f"{phase.sequences_per_step:,.10g}",
+        "-" if phase.opt_steps is None else str(phase.opt_steps),
+        f"{phase.budget_tokens:,}",
+        "-" if stage.trajectory_tokens is None else f"{stage.trajectory_tokens:,}",
+    )
+
+
+def _rates(stage: StagePlan) -> str:
+    peak = _rate(stage.lr_peak)
+    return peak if stage.schedule == "constant" else f"{peak} -> {_rate(stage.lr_min)}"
+
+
+def _rate(value: float | None) -> str:
+    """For example 1.5e-6, as the paper writes its rates."""
+    if not value:
+        return "0"
+    mantissa, exponent = f"{value:e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def _runs(plan: Plan) -> Table:
+    columns = ("stage", "parent", "steps", "carried forward", "GPU-hours", "targets; guardrails")
+    table = _table("Runs", columns, ("steps", "GPU-hours"))
+    for stage in plan.stages:
+        cost, benchmarks = stage.cost, ", ".join(stage.targets)
+        if stage.guardrails:
+            benchmarks += f"; {', '.join(stage.guardrails)}"
+        hours = NOT_STATED if cost.gpu_hours is None else f"{cost.gpu_hours:,.0f}"
+        if cost.price is not None:
+            hours += f" at {cost.price:,.0f}"
+        table.add_row(
+            stage.name,
+            stage.parent,
+            NOT_STATED if stage.steps is None else f"{stage.steps:,}",
+            stage.selection,
+            hours if stage.gpus else "-",
+            benchmarks,
+        )
+    return table
+
+
+def _data(plan: Plan) -> Table:
+    columns = ("stage", "rows", "tokens", "sources", "offline filters; online: window of the group mean")
+    table = _table("Data and filters", columns, ("rows", "tokens"))
+    for stage in plan.stages:
+        data = stage.data
+        rows = data.num_rows if data.published_rows is None else data.published_rows
+        filters = [*data.filters, f"online: {data.online_filter}" if data.online_filter else ""]
+        restricted = sum(source.restricted for source in data.sources)
+        names = ", ".join(source.name for source in data.sources)
+        if len(data.sources) > 6:
+            names = f"{len(data.sources)} sources"
+        table.add_row(
+            stage.name,
+            NOT_STATED if rows is None else f"{rows:,}",
+            "-" if data.published_tokens is None else f"{data.published_tokens:,}",
+            names + (f" ({restricted} restricted)" if restricted else ""),
+            "; ".join(text for text in filters if text) or "-",
+        )
+    return table
