@@ -52,7 +52,7 @@ def show(result: Trace, console: Console) -> None:
     """Print a trace as a tree of at most 100 columns."""
     step = f", step {result.step}" if result.step is not None else ""
     inside = f" ({result.subfolder})" if result.subfolder else ""
-    tree = Tree(Text(f"{result.node(result.root).name}{inside}{step}"))
+    tree = Tree(Text(f"lineage of {result.node(result.root).name}{inside}{step}"))
     told: set[str] = set()
     for node in result.nodes:
         if node.id == result.root or node.kind in STATIONS:
@@ -67,8 +67,9 @@ def _grow(tree: Tree, node: Node, role: str, result: Trace, told: set[str]) -> N
     branch = tree.add(_title(node, role))
     if node.decision:
         branch.add(Text(_why(node.decision)))
-    if node.config:
-        branch.add(Text(f"config: {_summary(node.config)}", style="dim"))
+    summary = _summary(node.config)
+    if summary:
+        branch.add(Text(f"config: {summary}", style="dim"))
     for edge in (edge for edge in result.edges if edge.child == node.id):
         parent = result.node(edge.parent)
         if parent.kind in STATIONS or parent.id in told:
@@ -80,10 +81,10 @@ def _grow(tree: Tree, node: Node, role: str, result: Trace, told: set[str]) -> N
 def _title(node: Node, role: str) -> Text:
     text = Text(f"{role}: " if role else "")
     text.append(_printable(node.name), style="bold")
-    for fact in _facts(node):
-        text.append(f"  {fact}")
     if node.problem:
         text.append(f"  {node.status.upper()}", style="bold red")
+    for fact in _facts(node):
+        text.append(f"  {fact}")
     return text
 
 
@@ -99,7 +100,7 @@ def _facts(node: Node) -> Iterator[str]:
     if node.rows is not None:
         yield f"{node.rows} rows"
     if node.commit:
-        yield f"commit {node.commit[:8]}{' + changes' if node.dirty else ''}"
+        yield f"commit {node.commit[:8]}{'-dirty' if node.dirty else ''}"
 
 
 def _mention(node: Node, role: str, where: str) -> Text:
@@ -116,7 +117,7 @@ def _why(decision: Decision) -> str:
 
 
 def _summary(config: Mapping[str, Json]) -> str:
-    """As many of a configuration's values as fit two lines, the shallow ones first."""
+    """As many of a configuration's values as fit two lines, the shallow ones first. Sources have their own lines."""
     leaves = sorted(_leaves(config, ""), key=lambda leaf: leaf[0].count("."))
     shown: list[str] = []
     for key, value in leaves:
@@ -130,6 +131,8 @@ def _summary(config: Mapping[str, Json]) -> str:
 
 def _leaves(value: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
     for key, item in value.items():
+        if key == "sources":
+            continue
         if isinstance(item, dict) and item:
             yield from _leaves(item, f"{prefix}{key}.")
         elif item is not None:

@@ -5,6 +5,7 @@ from rufus_core.lineage.cache import HashCache
 from rufus_core.lineage.canonical import canonical_json, fingerprint
 from rufus_core.lineage.digest import Digest, FileChange, FileEntry, digest_tree
 from rufus_core.lineage.external import external_file
+from rufus_core.lineage.files import told_plainly
 from rufus_core.lineage.home import rufus_home, store_root
 from rufus_core.lineage.provenance import collect_provenance
 from rufus_core.lineage.record import (
@@ -49,6 +50,7 @@ __all__ = [
     "fingerprint",
     "rufus_home",
     "store_root",
+    "told_plainly",
     "trace",
     "training_name",
 ]

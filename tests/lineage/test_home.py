@@ -1,0 +1,27 @@
+from pathlib import Path
+
+import pytest
+
+from rufus_core.errors import DataError
+from rufus_core.lineage import external_file, rufus_home
+
+
+def test_the_option_then_the_variable_then_the_current_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUFUS_HOME", str(tmp_path / "variable"))
+    assert rufus_home(Path("option")) == tmp_path / "option"
+    assert rufus_home() == tmp_path / "variable"
+    monkeypatch.setenv("RUFUS_HOME", "")
+    assert rufus_home() == tmp_path / ".rufus"
+
+
+def test_a_tilde_is_the_user_s_folder(monkeypatch, tmp_path):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert rufus_home(Path("~/runs")) == tmp_path / "runs"
+
+
+def test_a_data_file_that_can_not_be_read_is_told_by_its_path(tmp_path):
+    for bad in (tmp_path / "none.jsonl", tmp_path):
+        with pytest.raises(DataError) as caught:
+            external_file(str(bad))
+        assert str(caught.value).startswith(str(bad))
