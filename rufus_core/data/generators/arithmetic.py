@@ -26,7 +26,7 @@ TEMPLATES = {
 
 
 def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Problem]:
-    """Results lie in 0 to 18; some 90,000 distinct problems."""
+    """Results lie in 0 to 18; some 60,000 distinct problems."""
     refuse_unknown(options)
     return distinct(_draw, seed, count)
 

@@ -21,7 +21,7 @@ _ENTRIES = 2**31  # a virtual size: entries are made one by one
 
 
 def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Problem]:
-    """Equal shares of the kinds as far as they go; some 6,000 distinct problems.
+    """Equal shares of the kinds as far as they go; more than 40,000 distinct problems, 1,370 of them words to spell.
 
     Args:
         options: `datasets`, a list of names out of `CONFIGS` (all by default).

@@ -27,7 +27,7 @@ TEMPLATES = (
 
 
 def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Problem]:
-    """Some 800,000 distinct problems from 56 facts."""
+    """About a million distinct problems from 56 facts."""
     refuse_unknown(options)
     return distinct(_draw, seed, count)
 

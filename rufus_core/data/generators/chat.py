@@ -1,0 +1,89 @@
+"""Small talk: a person asks about a thing. Replies are good (polite, on topic, short) or bad in one of three ways."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Mapping
+
+from rufus_core.data.generators.sampling import distinct, refuse_unknown
+from rufus_core.data.lexicon import POLITE_WORDS, RUDE_WORDS, TOPIC_WORDS
+from rufus_core.data.preferences import PreferencePair
+from rufus_core.data.words import NAMES, PLACES
+from rufus_core.types import Json, Message, Problem
+
+SOURCE = "chat"
+TEMPLATES = (
+    "Tell {name} from {place} about the {thing}.",
+    "{name} from {place} asks: what is the {thing}?",
+    "{name} from {place} asks about the {thing}.",
+)
+
+
+def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Problem]:
+    """Some 26,000 distinct problems."""
+    refuse_unknown(options)
+    return distinct(_draw, seed, count)
+
+
+def demonstrate(problem: Problem, rng: random.Random, wrong: bool) -> list[Message]:
+    """A good reply. Wrong: a rude, off-topic or rambling one."""
+    content = bad_reply(problem, rng) if wrong else good_reply(problem, rng)
+    return [Message(role="assistant", reasoning="", content=content)]
+
+
+def preference_pairs(seed: int, count: int, flip_rate: float = 0.05) -> Iterator[PreferencePair]:
+    """A good and a bad reply to `count` distinct prompts; a share of `flip_rate` labels is the wrong way round."""
+    rng = random.Random(f"pairs {seed}")
+    for problem in problems(seed, count, {}):
+        chosen, rejected = good_reply(problem, rng), bad_reply(problem, rng)
+        if rng.random() < flip_rate:
+            chosen, rejected = rejected, chosen
+        yield PreferencePair(prompt=problem.prompt, chosen=chosen, rejected=rejected)
+
+
+def good_reply(problem: Problem, rng: random.Random) -> str:
+    truth = problem.ground_truth
+    thanks = rng.choice(POLITE_WORDS).capitalize()
+    return rng.choice(
+        [
+            f"{thanks}, {truth['name']}! The {truth['thing']} belongs to {truth['topic']}.",
+            f"{thanks}, {truth['name']}! The {truth['thing']} goes with the {_related(truth, rng)}.",
+        ]
+    )
+
+
+def bad_reply(problem: Problem, rng: random.Random) -> str:
+    return rng.choice(BAD_REPLIES)(problem.ground_truth, rng)
+
+
+def _rude(truth: Mapping[str, Json], rng: random.Random) -> str:
+    first, second = rng.sample([word for word in RUDE_WORDS if word != "shut"], 2)
+    return f"Shut up, {truth['name']}! The {truth['thing']} is {first} and {second}."
+
+
+def _off_topic(truth: Mapping[str, Json], rng: random.Random) -> str:
+    topic = rng.choice([topic for topic in sorted(TOPIC_WORDS) if topic != truth["topic"]])
+    thanks = rng.choice(POLITE_WORDS).capitalize()
+    return f"{thanks}, {truth['name']}! The {rng.choice(TOPIC_WORDS[topic])} belongs to {topic}."
+
+
+def _rambling(truth: Mapping[str, Json], rng: random.Random) -> str:
+    thing, thanks = truth["thing"], rng.choice(POLITE_WORDS).capitalize()
+    others = rng.sample([word for word in TOPIC_WORDS[truth["topic"]] if word != thing], 3)
+    tail = " ".join(f"The {thing} goes with the {other}." for other in others)
+    return f"{thanks}, {truth['name']}! The {thing} belongs to {truth['topic']}. {tail}"
+
+
+BAD_REPLIES: tuple[Callable[[Mapping[str, Json], random.Random], str], ...] = (_rude, _off_topic, _rambling)
+
+
+def _related(truth: Mapping[str, Json], rng: random.Random) -> str:
+    return rng.choice([word for word in TOPIC_WORDS[truth["topic"]] if word != truth["thing"]])
+
+
+def _draw(rng: random.Random) -> Problem:
+    topic = rng.choice(sorted(TOPIC_WORDS))
+    thing, name, place = rng.choice(TOPIC_WORDS[topic]), rng.choice(NAMES), rng.choice(PLACES)
+    text = rng.choice(TEMPLATES).format(name=name, place=place, thing=thing)
+    truth = {"topic": topic, "thing": thing, "name": name}
+    return Problem.build("chat", SOURCE, [Message(role="user", content=text)], truth)

@@ -1,0 +1,13 @@
+"""Preference pairs: two final responses to one prompt, and which of them a person preferred."""
+
+from __future__ import annotations
+
+from rufus_core.types import Frozen, Message
+
+
+class PreferencePair(Frozen):
+    """`chosen` and `rejected` are final responses, without reasoning."""
+
+    prompt: tuple[Message, ...]
+    chosen: str
+    rejected: str

@@ -1,0 +1,99 @@
+"""What surrounds the reward model (section 10): diagnostic, validity filter, length penalty and analysis of pairs."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from statistics import fmean
+
+from rufus_core.data.preferences import PreferencePair
+from rufus_core.rewards.extract import answer_text
+from rufus_core.rewards.judges import LexicalJudge
+from rufus_core.rewards.rubrics import words_of
+from rufus_core.types import Message, Problem, Verdict
+
+MAX_WORDS = 16
+MAX_REPEATED_SHARE = 0.2
+MIN_TOKENS = 5  # RM-D1
+DEGENERATE_REPEATED_SHARE = 0.5  # RM-D1
+_NGRAM = 3
+_TOKEN = re.compile(r"\w+|[^\w\s]")
+
+
+def prefers(problem: Problem, response_text: str | None) -> Verdict:
+    """Rules that a reward model never sees (RM-T2): on topic, polite, short and without repetition; all must hold.
+
+    `ground_truth["thing"]` is the word that a reply on topic names.
+    """
+    text = answer_text(response_text or "")
+    if not text:
+        return Verdict.binary(False, "no answer")
+    words = words_of(text)
+    parts = {
+        "on_topic": float(problem.ground_truth["thing"] in words),
+        "polite": LexicalJudge().score({"kind": "polite"}, text),
+        "short": float(len(words) <= MAX_WORDS),
+        "fresh": float(repeated_share(text) <= MAX_REPEATED_SHARE),
+        "whole": float(not is_degenerate(text)),
+    }
+    failed = [name for name, held in parts.items() if not held]
+    return Verdict(score=float(not failed), passed=not failed, reason=", ".join(failed), extracted=text, parts=parts)
+
+
+def repeated_share(text: str) -> float:
+    """Share of the text's word trigrams that say again what an earlier one said: in [0, 1), 0 for a short text."""
+    words = words_of(text)
+    grams = Counter(tuple(words[i : i + _NGRAM]) for i in range(len(words) - _NGRAM + 1))
+    return 1 - len(grams) / grams.total() if grams else 0.0
+
+
+def is_degenerate(text: str) -> bool:
+    """Missing, under five words and signs, or mostly repetition (RM-D1)."""
+    return len(_TOKEN.findall(text)) < MIN_TOKENS or repeated_share(text) > DEGENERATE_REPEATED_SHARE
+
+
+def is_valid(pair: PreferencePair) -> bool:
+    """Both responses say something, and not the same (RM-D1)."""
+    return pair.chosen != pair.rejected and not is_degenerate(pair.chosen) and not is_degenerate(pair.rejected)
+
+
+def over_length_penalty(score: float, num_tokens: int, threshold: int, maximum: int) -> float:
+    """A positive score shrinks linearly from `threshold` tokens on, to 0 at `maximum`; others stay (RM-R2).
+
+    Raises:
+        ValueError: `threshold` is not below `maximum`.
+    """
+    if threshold >= maximum:
+        raise ValueError(f"threshold {threshold} must be below maximum {maximum}")
+    if score <= 0 or num_tokens <= threshold:
+        return score
+    return score * max(0.0, 1 - (num_tokens - threshold) / (maximum - threshold))
+
+
+def analyse_pairs(
+    pairs: Iterable[PreferencePair], score: Callable[[Sequence[Message], str], float]
+) -> dict[str, float]:
+    """Offline analysis of one data set by one reward model (T13). Scores of different sets don't compare (RM-D3).
+
+    Args:
+        score: of a response to a prompt.
+
+    Returns:
+        `candidates` and `valid` counts; over the valid pairs the mean scores of chosen and rejected responses, the mean
+        `margin` between them, and `agreement`, the share in which the chosen one scores higher. Without a valid pair,
+        the counts alone.
+    """
+    everything = list(pairs)
+    valid = [pair for pair in everything if is_valid(pair)]
+    counts = {"candidates": float(len(everything)), "valid": float(len(valid))}
+    if not valid:
+        return counts
+    chosen = [score(pair.prompt, pair.chosen) for pair in valid]
+    rejected = [score(pair.prompt, pair.rejected) for pair in valid]
+    return counts | {
+        "chosen": fmean(chosen),
+        "rejected": fmean(rejected),
+        "margin": fmean(chosen) - fmean(rejected),
+        "agreement": fmean(a > b for a, b in zip(chosen, rejected, strict=True)),
+    }
