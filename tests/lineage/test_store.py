@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rufus_core.errors import LineageError
-from rufus_core.lineage import Draft, HashCache, Store, digest_tree, fingerprint
+from rufus_core.lineage import Draft, HashCache, Store, digest_tree, fingerprint, trace
 from tests.lineage.miniature import make
 
 FINGERPRINT = fingerprint("training", "1", {}, {})
@@ -146,6 +146,27 @@ def test_the_cache_of_hashes_does_not_hide_a_change(tmp_path):
     (store.path(record) / "model.bin").write_text("WEIGHTS")
     fresh = Store(tmp_path / "store", HashCache(tmp_path / "index.json"))
     assert fresh.find(NAME, FINGERPRINT) is None
+
+
+class FirstSight(HashCache):
+    """A cache that misses every change of a file it has seen."""
+
+    def __init__(self, file):
+        super().__init__(file)
+        self.seen = {}
+
+    def __call__(self, path):
+        return self.seen.setdefault(path, super().__call__(path))
+
+
+def test_find_trusts_the_cache_and_a_trace_never_does(tmp_path):
+    store = Store(tmp_path / "store", FirstSight(tmp_path / "index.json"))
+    record = publish(store)
+    assert store.find(NAME, FINGERPRINT) == record
+    (store.path(record) / "model.bin").write_text("WEIGHTS")
+    assert store.find(NAME, FINGERPRINT) == record
+    assert store.changes(record) != ()
+    assert len(trace(store, store.resolve(record.id)).problems) == 1
 
 
 def test_reading_an_empty_store_makes_no_folder(store):
