@@ -71,7 +71,7 @@ def checkpoint_name(stage: str) -> str:
 
 
 def training_name(stage: str) -> str:
-    return f"stages/{stage}/training"
+    return f"stages/{stage}/train"
 
 
 def steps_of(record: Record) -> list[int]:

@@ -44,7 +44,7 @@ def test_an_intact_checkpoint_is_told_down_to_its_base_and_data(home, checkpoint
     for said in (
         f"stages/coding_rl/checkpoint digest {checkpoint.digest[:12]} step 8 seed 7 commit ab12cd34-dirty",
         "carried forward: step 8, peak of validation/pass@1 [4: 0.25, 8: 0.5, 12: 0.375]",
-        "problems: stages/coding_rl/problems",
+        "problems: data/coding_rl",
         "optimizer.lr_peak=0.001",
         "sums: arithmetic generator 500 rows",
         "chats.jsonl",
@@ -76,7 +76,7 @@ def test_a_long_recipe_stays_within_100_columns_without_colours(home, store, che
 
 
 def test_each_artifact_that_differs_is_one_line_and_exit_1(home, store, checkpoint, tmp_path):
-    for name in ("stages/sft/training", "base"):
+    for name in ("stages/sft/train", "base"):
         (record,) = store.records(name)
         (store.path(record) / next(iter(record.files))).write_text("x")
     (tmp_path / "chats.jsonl").write_text("x")
@@ -84,7 +84,7 @@ def test_each_artifact_that_differs_is_one_line_and_exit_1(home, store, checkpoi
     lines = result.stderr.splitlines()
     assert result.exit_code == 1
     assert len(lines) == 3
-    assert [sum(word in line for line in lines) for word in ("stages/sft/training", "base", "chats")] == [1, 1, 1]
+    assert [sum(word in line for line in lines) for word in ("stages/sft/train", "base", "chats")] == [1, 1, 1]
     assert result.stdout.count("CHANGED") == 3
     assert "as recorded" not in result.stdout
     quick = run(home, "coding_rl", "--no-verify")

@@ -45,7 +45,7 @@ def make(
     draft = Draft(
         kind=kind,
         version="1",
-        stage=name.split("/")[1] if name.startswith("stages/") else None,
+        stage=name.split("/")[1] if "/" in name else None,
         step=step,
         config=config or {},
         inputs=given,
@@ -62,7 +62,7 @@ def make_stage(store: Store, stage: str, parent: Record, data: Path, seed: int =
     sources: dict[str, Json] = {"sums": {"generator": "arithmetic", "count": 500, "options": {"stage": stage}}}
     problems = make(
         store,
-        f"stages/{stage}/problems",
+        f"data/{stage}",
         "problems",
         {"train.jsonl": f"{stage} problems"},
         inputs={"policy": parent},
@@ -72,7 +72,7 @@ def make_stage(store: Store, stage: str, parent: Record, data: Path, seed: int =
     )
     training = make(
         store,
-        f"stages/{stage}/training",
+        f"stages/{stage}/train",
         "training",
         {f"checkpoints/step-{step}/model.bin": f"{stage} {step} {seed}" for step in (4, 8, 12)},
         inputs={"policy": parent, "problems": problems},

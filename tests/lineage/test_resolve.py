@@ -3,7 +3,9 @@ import shutil
 import pytest
 
 from rufus_core.errors import LineageError
-from rufus_core.lineage import Store
+from rufus_core.lineage import Store, checkpoint_name, training_name
+from rufus_core.recipe.graph import build_graph
+from rufus_core.recipe.load import load_recipe
 from tests.lineage.miniature import make, make_recipe, make_stage
 
 
@@ -24,6 +26,14 @@ def test_a_stage_is_its_newest_checkpoint(store, checkpoint, tmp_path):
     assert store.resolve("coding_rl").record == newer
 
 
+def test_the_recipe_names_its_artifacts_as_they_are_looked_for():
+    recipe = load_recipe("rufus_air", "cpu")
+    kinds = {step.name: step.kind for step in build_graph(recipe)}
+    for stage in recipe.stages:
+        assert kinds[checkpoint_name(stage)] == "checkpoint"
+        assert kinds[training_name(stage)] == "training"
+
+
 @pytest.mark.parametrize("separator", "@:")
 def test_a_stage_and_step_is_a_folder_of_its_training_run(store, checkpoint, separator):
     ref = store.resolve(f"coding_rl{separator}12")
@@ -32,7 +42,7 @@ def test_a_stage_and_step_is_a_folder_of_its_training_run(store, checkpoint, sep
 
 
 def test_a_step_is_looked_for_in_older_runs_too(store, checkpoint):
-    make(store, "stages/coding_rl/training", "training", {"checkpoints/step-4/model.bin": "new"}, seed=9)
+    make(store, "stages/coding_rl/train", "training", {"checkpoints/step-4/model.bin": "new"}, seed=9)
     assert (store.resolve("coding_rl@12").folder / "model.bin").read_text() == "coding_rl 12 7"
     assert (store.resolve("coding_rl@4").folder / "model.bin").read_text() == "new"
 
@@ -71,7 +81,7 @@ def test_an_ambiguous_digest_lists_what_it_could_be(store, checkpoint):
 
 def test_names_and_ids(store, checkpoint):
     assert store.resolve("base").record.kind == "base"
-    assert store.resolve("stages/sft/problems").record.kind == "problems"
+    assert store.resolve("data/sft").record.kind == "problems"
     assert store.resolve(checkpoint.id).record == checkpoint
 
 
@@ -95,7 +105,7 @@ def test_what_is_unknown_is_told_with_the_nearest(store, checkpoint, text, said)
 
 
 def test_a_stage_that_only_trained_says_so(store):
-    make(store, "stages/rlhf/training", "training", {"checkpoints/step-4/model.bin": "x"})
+    make(store, "stages/rlhf/train", "training", {"checkpoints/step-4/model.bin": "x"})
     with pytest.raises(LineageError, match="no published checkpoint yet") as caught:
         store.resolve("rlhf")
     assert "rlhf@4" in str(caught.value)

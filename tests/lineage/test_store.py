@@ -15,7 +15,7 @@ from tests.lineage.miniature import make
 
 FINGERPRINT = fingerprint("training", "1", {}, {})
 DRAFT = Draft(kind="training", version="1")
-NAME = "stages/sft/training"
+NAME = "stages/sft/train"
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_nothing_is_seen_before_it_is_published(store):
 def test_another_fingerprint_or_name_is_another_artifact(store):
     publish(store)
     assert store.find(NAME, fingerprint("training", "2", {}, {})) is None
-    assert store.find("stages/other/training", FINGERPRINT) is None
+    assert store.find("stages/other/train", FINGERPRINT) is None
 
 
 @pytest.mark.parametrize("name", ["", "/etc", "../x", "a/../b", "a//b", "a b", "a.b", "a\n", "x" * 121, "a/"])

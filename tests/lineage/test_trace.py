@@ -37,12 +37,12 @@ def test_the_graph_reaches_the_base_model_and_every_source(store, checkpoint, da
     expected = []
     for stage, parent in stages:
         expected += [
-            (f"stages/{stage}/checkpoint", "training", f"stages/{stage}/training"),
-            (f"stages/{stage}/problems", "chats", str(data)),
-            (f"stages/{stage}/problems", "policy", parent),
-            (f"stages/{stage}/problems", "sums", "arithmetic"),
-            (f"stages/{stage}/training", "policy", parent),
-            (f"stages/{stage}/training", "problems", f"stages/{stage}/problems"),
+            (f"stages/{stage}/checkpoint", "training", f"stages/{stage}/train"),
+            (f"data/{stage}", "chats", str(data)),
+            (f"data/{stage}", "policy", parent),
+            (f"data/{stage}", "sums", "arithmetic"),
+            (f"stages/{stage}/train", "policy", parent),
+            (f"stages/{stage}/train", "problems", f"data/{stage}"),
         ]
     assert edges(result) == sorted(expected)
     assert result.problems == ()
@@ -64,13 +64,13 @@ def test_a_node_says_what_made_it_and_why_this_step(store, checkpoint):
     assert (node.commit, node.dirty, node.packages) == (PROVENANCE.commit, True, PROVENANCE.packages)
     assert node.decision.chosen_step == 8
     assert [(each.step, each.value) for each in node.decision.candidates] == [(4, 0.25), (8, 0.5), (12, 0.375)]
-    (training,) = (each for each in result.nodes if each.name == "stages/coding_rl/training")
+    (training,) = (each for each in result.nodes if each.name == "stages/coding_rl/train")
     assert training.config["optimizer"]["lr_peak"] == 1e-3
 
 
 def test_a_step_of_a_run_is_traced_from_its_training_run(store, checkpoint):
     result = traced(store, "coding_rl@12")
-    assert (result.node(result.root).name, result.subfolder) == ("stages/coding_rl/training", "checkpoints/step-12")
+    assert (result.node(result.root).name, result.subfolder) == ("stages/coding_rl/train", "checkpoints/step-12")
     assert result.step == 12
 
 
@@ -81,8 +81,8 @@ SPOILS = {
 }
 ARTIFACTS = [
     ("base", "model.bin"),
-    ("stages/sft/problems", "train.jsonl"),
-    ("stages/sft/training", "checkpoints/step-4/model.bin"),
+    ("data/sft", "train.jsonl"),
+    ("stages/sft/train", "checkpoints/step-4/model.bin"),
     ("stages/coding_rl/checkpoint", "config.json"),
 ]
 
@@ -158,7 +158,7 @@ def test_a_data_file_is_found_at_its_relative_path_in_a_moved_project(store, dat
     ],
 )
 def test_a_lost_parent_is_reported_and_the_rest_is_traced(store, checkpoint, spoil, status, said):
-    (record,) = store.records("stages/sft/training")
+    (record,) = store.records("stages/sft/train")
     spoil(store.path(record))
     result = traced(store)
     (problem,) = result.problems
@@ -207,9 +207,9 @@ def test_sources_are_found_wherever_a_configuration_holds_them():
 def test_a_source_without_a_problem_set_hangs_from_the_training_run(store):
     make(
         store,
-        "stages/sft/training",
+        "stages/sft/train",
         "training",
         {"x": "x"},
         config={"data": {"sources": {"sums": {"generator": "arithmetic"}}}},
     )
-    assert edges(traced(store, "stages/sft/training")) == [("stages/sft/training", "sums", "arithmetic")]
+    assert edges(traced(store, "stages/sft/train")) == [("stages/sft/train", "sums", "arithmetic")]
