@@ -34,7 +34,7 @@ for _tag, _pattern, _first in (
     ("null", r"^(?:~|null|Null|NULL|)$", ["~", "n", "N", ""]),
     ("bool", r"^(?:true|True|TRUE|false|False|FALSE)$", list("tTfF")),
     ("int", r"^[-+]?(?:0|[1-9][0-9_]*)$", list("-+0123456789")),
-    ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
+    ("float", r"^[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?$", list("-+.0123456789")),
 ):
     _CoreLoader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(_pattern), _first)
 
@@ -45,8 +45,8 @@ def parse(text: str, where: Callable[[int], str]) -> Node:
     Raises:
         ConfigError: the text is not YAML, a key is repeated or is not text, or a number is too large.
     """
-    loader = _CoreLoader(text)
     try:
+        loader = _CoreLoader(text)
         root = loader.get_single_node()
         return Node(None, where(1)) if root is None else _convert(loader, root, where, where(1))
     except yaml.MarkedYAMLError as error:
@@ -56,8 +56,6 @@ def parse(text: str, where: Callable[[int], str]) -> Node:
         raise ConfigError(f"not valid YAML: {' '.join(str(error).split())}", where=where(1)) from None
     except RecursionError:
         raise ConfigError("nested too deeply", where=where(1)) from None
-    finally:
-        loader.dispose()
 
 
 def _convert(loader: _CoreLoader, node: yaml.Node, where: Callable[[int], str], place: str) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from rufus_core.errors import ConfigError
@@ -63,12 +64,17 @@ def _read(file: Path) -> Node:
         text = file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"can't be read: {error}", where=name) from None
-    tree = parse(text, lambda line: f"{name}:{line}")
+    tree = _parsed(text, name)
     if tree.value is None:
         return Node({}, f"{name}:1")
     if not isinstance(tree.value, dict):
         raise ConfigError("holds no mapping", where=name)
     return tree
+
+
+@lru_cache(maxsize=8)  # the recipe takes most of a tenth of a second
+def _parsed(text: str, name: str) -> Node:
+    return parse(text, lambda line: f"{name}:{line}")
 
 
 def _with_override(tree: Node, argument: str) -> Node:

@@ -264,7 +264,7 @@ def _checks(plan: StagePlan, stage: SFTStage | RLStage) -> Iterator[Check]:
     if isinstance(stage, RLStage) and stage.dynamic_sampling is not None:
         prompts, factor = stage.rollout.prompts_per_rollout, stage.dynamic_sampling.oversample_factor
         text = f"{prompts} x {factor:g} = {_count(prompts * factor)} prompts sampled to keep {prompts}"
-        yield check(text, factor >= 1)
+        yield check(text, prompts * factor % 1 == 0)
     if plan.steps is not None and stage.run.select.rule == "step" and stage.run.select.step is not None:
         chosen = stage.run.select.step
         yield check(f"step {chosen} of {plan.steps:,} is carried forward", chosen <= plan.steps)

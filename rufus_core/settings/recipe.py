@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -78,7 +78,7 @@ class NgramScreenSettings(Frozen):
     benchmarks: tuple[str, ...]  # chained in this order
     phrase_words: Positive = 8
     phrases_per_item: Positive | None = None  # evenly spaced; None takes every phrase
-    drop_share: float = Field(0.5, gt=0.0, le=1.0)  # drop from this share of phrases on
+    drop_share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5  # drop from this share of phrases on
     whole_item_min_words: Positive = 5  # an item shorter than a phrase is one phrase, down to this length
 
 
@@ -87,7 +87,7 @@ class DenseScreenSettings(Frozen):
 
     benchmarks: tuple[str, ...]
     model: str
-    min_cosine: float = Field(0.8, ge=-1.0, le=1.0)
+    min_cosine: Annotated[float, Field(ge=-1.0, le=1.0)] = 0.8
     neighbours_per_problem: Positive = 50
 
 

@@ -9,6 +9,8 @@ from pydantic import Field, model_validator
 from rufus_core.types import Category, Frozen, Json
 
 Positive = Annotated[int, Field(gt=0)]
+NonNegative = Annotated[int, Field(ge=0)]
+Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class SourceSettings(Frozen):
@@ -19,7 +21,7 @@ class SourceSettings(Frozen):
     format: Literal["auto", "messages", "question_answer"] = "auto"
     category: Category | None = None
     count: Positive | None = None  # rows taken; None takes all of a file
-    error_rate: float = Field(0.0, ge=0.0, le=1.0)  # share of a generator's demonstrations that are deliberately wrong
+    error_rate: Share = 0.0  # share of a generator's demonstrations that are deliberately wrong
     options: dict[str, Json] = Field(default_factory=dict)
     # provenance, two separate columns (MIX-05)
     hf_id: str | None = None
@@ -62,18 +64,18 @@ class ProblemSettings(Frozen):
     """A stage's prompt set. Splits are disjoint by problem id and deterministic by seed."""
 
     sources: dict[str, SourceSettings]
-    num_validation: int = 64
-    num_heldout: int = 240
+    num_validation: NonNegative = 64
+    num_heldout: NonNegative = 240
     sample_cap_tokens: Positive | None = None  # VALID-03, after the chat template
     filters: dict[str, FilterSettings] = Field(default_factory=dict)
 
 
 class OptimizerSettings(Frozen):
     name: Literal["adamw"] = "adamw"
-    lr_peak: float
-    lr_min: float | None = None  # None: constant at lr_peak
+    lr_peak: Annotated[float, Field(gt=0.0)]
+    lr_min: Annotated[float, Field(ge=0.0)] | None = None  # None: constant at lr_peak
     schedule: Literal["constant", "cosine"] = "constant"
-    warmup_steps: int = 0
+    warmup_steps: NonNegative = 0
     betas: tuple[float, float] = (0.9, 0.98)
     eps: float = 1e-8
     weight_decay: float = 0.1
@@ -82,9 +84,9 @@ class OptimizerSettings(Frozen):
 
 class AlgorithmSettings(Frozen):
     name: Literal["gspo", "grpo"]
-    clip_low: float
-    clip_high: float
-    kl_coef: float = 0.0
+    clip_low: Annotated[float, Field(gt=0.0)]
+    clip_high: Annotated[float, Field(gt=0.0)]
+    kl_coef: Annotated[float, Field(ge=0.0)] = 0.0
     entropy_coef: float = 0.0
     advantage: Literal["group_normalised", "mean_only"] = "group_normalised"
     length_normalization: Literal["per_sequence", "per_token"] = "per_sequence"
@@ -121,8 +123,8 @@ class RolloutSettings(Frozen):
     opt_steps_per_rollout: Positive = 1
     response_budget_tokens: Positive  # per turn for agents
     trajectory_tokens: Positive | None = None  # prompt and all turns
-    temperature: float = 1.0
-    top_p: float = 1.0
+    temperature: Annotated[float, Field(ge=0.0)] = 1.0
+    top_p: Annotated[float, Field(gt=0.0, le=1.0)] = 1.0
 
 
 class DynamicSamplingSettings(Frozen):
@@ -131,7 +133,7 @@ class DynamicSamplingSettings(Frozen):
     low_exclusive: float = 0.0
     high_inclusive: float | None = None  # RRL-T6: 0.8
     high_exclusive: float | None = None  # DAPO: 1.0
-    oversample_factor: float = 1.0
+    oversample_factor: Annotated[float, Field(ge=1.0)] = 1.0
     max_rounds: Positive = 3
 
     @model_validator(mode="after")
@@ -219,9 +221,9 @@ class EvaluationSettings(Frozen):
 class ComputeSettings(Frozen):
     """Placement: never part of a fingerprint."""
 
-    nodes: int = 1
-    gpus_per_node: int = 0
-    extra_nodes: int = 0
+    nodes: Positive = 1
+    gpus_per_node: NonNegative = 0
+    extra_nodes: NonNegative = 0
     extra_nodes_role: str | None = None
     gpus_per_rollout_engine: int | None = None
     colocated_rollout: bool | None = None
@@ -266,6 +268,13 @@ class RLStage(_Stage):
     tools: ToolSettings | None = None
     reward_model: RewardModelSettings | None = None
     phases: tuple[PhaseSettings, ...] = ()
+
+    @model_validator(mode="after")
+    def _phases_in_order(self) -> Self:
+        starts = [phase.from_step for phase in self.phases]
+        if starts != sorted(set(starts)):
+            raise ValueError(f"phases start at steps {starts}, which is no rising order")
+        return self
 
 
 StageSettings = Annotated[SFTStage | RLStage, Field(discriminator="kind")]

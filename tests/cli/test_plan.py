@@ -1,0 +1,124 @@
+"""`rufus plan` and the command line around it, as a user meets them: in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rufus(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
+    env = {key: value for key, value in os.environ.items() if key not in ("COLUMNS", "NO_COLOR", "FORCE_COLOR")}
+    return subprocess.run(
+        [sys.executable, "-m", "rufus_core.cli.main", *arguments],
+        cwd=cwd,
+        env={**env, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("profile", ["cpu", "h200"])
+def test_plan_fits_100_columns_and_has_a_row_per_stage(profile: str) -> None:
+    done = rufus("plan", "--profile", profile)
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 100
+    assert "\x1b" not in done.stdout
+    for stage in ("sft", "reasoning_rl", "coding_rl", "if_rl", "general_agent", "coding_agent", "search_agent", "rlhf"):
+        assert sum(line.split(maxsplit=1)[:1] == [stage] for line in lines) == 3  # batches, runs, data
+    assert not any(line.startswith("BAD") for line in lines)
+
+
+def test_plan_of_production_shows_what_table_16_prints_T16() -> None:
+    out = rufus("plan", "--profile", "h200").stdout
+    for text in (
+        "5e-5 -> 5e-6", "256 x 16 = 4,096", "768 x 5 = 3,840", "8+1", "1.5e-6", "grpo mean-only", "step 24 on",
+        "161,280", "840 node-days (printed: about 832)", "not stated", "9,014,929", "sglang 24c9100", "step 3799",
+    ):  # fmt: skip
+        assert text in out
+
+
+def test_json_is_the_same_plan_and_nothing_else() -> None:
+    done = rufus("plan", "--profile", "h200", "--json")
+    plan = json.loads(done.stdout)
+    assert done.stderr == ""
+    assert plan["stages"][0]["name"] == "sft"
+    assert plan["profile"] == "h200"
+    assert all(check["ok"] for check in plan["checks"])
+
+
+def test_set_may_be_repeated() -> None:
+    done = rufus("plan", "--json", "--set", "seed=3", "--set", "stages.if_rl.rollout.samples_per_prompt=4")
+    plan = json.loads(done.stdout)
+    assert plan["seed"] == 3
+    assert next(s for s in plan["stages"] if s["name"] == "if_rl")["phases"][0]["samples"] == 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--set", "sed=1"], "error: --set sed=1: unknown key 'sed' in the recipe (did you mean 'seed'?)"),
+        (["--profile", "h20"], "error: deployments/profiles: no profile 'h20' (did you mean 'h200'?)"),
+        (["--recipe", "no.yaml"], "error: no file no.yaml"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
+    done = rufus("plan", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(message)
+    assert len(done.stderr.splitlines()) == 1
+
+
+def test_works_from_any_folder(tmp_path: Path) -> None:
+    assert rufus("plan", "--json", cwd=tmp_path).returncode == 0
+
+
+def test_a_plan_that_does_not_come_out_even_says_so() -> None:
+    done = rufus("plan", "--set", "stages.if_rl.rollout.opt_steps_per_rollout=3")
+    assert "BAD if_rl: 16 x 8 / 3 = 42.67 sequences per optimizer step" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["plan"], ["plan", "--profile", "h200"], ["--version"]])
+def test_no_command_line_imports_torch(arguments: list[str]) -> None:
+    code = (
+        "import sys\nfrom rufus_core.cli.main import main\n"
+        f"sys.argv = ['rufus', *{arguments!r}]\n"
+        "try:\n    main()\nexcept SystemExit as stop:\n    assert not stop.code, stop.code\n"
+        "heavy = {'torch', 'transformers', 'prefect', 'mlflow', 'mcp', 'matplotlib'} & set(sys.modules)\n"
+        "print('heavy:', sorted(heavy), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.strip() == "heavy: []"
+
+
+def test_version_and_help() -> None:
+    assert rufus("--version").stdout.startswith("rufus 0.")
+    out = rufus("--help").stdout
+    for command in ("plan", "table", "trace"):
+        assert command in out
+
+
+def test_an_interrupt_is_one_line_and_exit_code_130() -> None:
+    code = (
+        "from rufus_core.cli import main as cli\n"
+        "@cli.app.command()\n"
+        "def wait():\n    raise KeyboardInterrupt\n"
+        "import sys\nsys.argv = ['rufus', 'wait']\ncli.main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_colour_only_where_asked_for() -> None:
+    red, uneven = "\x1b[31m", ("plan", "--set", "stages.if_rl.rollout.opt_steps_per_rollout=3")
+    assert red in rufus(*uneven, FORCE_COLOR="1").stdout
+    assert red not in rufus(*uneven, FORCE_COLOR="1", NO_COLOR="1").stdout
