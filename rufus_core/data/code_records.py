@@ -1,8 +1,8 @@
 """Schema and identity of Coding RL records (CRL-D3, CRL-D4).
 
 A record's ground truth is `{"modality": "functional", "tests": ["assert ...", ...]}` or
-`{"modality": "stdin_stdout", "tests": [{"input": ..., "output": ...}, ...]}`, optionally with `timeout_seconds` (of each
-test) and `float_tolerance`.
+`{"modality": "stdin_stdout", "tests": [{"input": ..., "output": ...}, ...]}`, optionally with `timeout_seconds` (for
+each test) and `float_tolerance`.
 """
 
 from __future__ import annotations

@@ -41,7 +41,9 @@ def parse_check(text: str) -> Check:
         expression, expected = _split(statement.test)
         if expected is not _NO_LITERAL:
             return Check(ast.unparse(expression), True, expected)
-    reduced = ast.fix_missing_locations(_ReduceCalls().visit(tree))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+    imported = {(name.asname or name.name).partition(".")[0] for node in imports for name in node.names}
+    reduced = ast.fix_missing_locations(_ReduceCalls(imported).visit(tree))
     return Check(ast.unparse(reduced), False)
 
 
@@ -73,10 +75,13 @@ def _root(node: ast.expr) -> str | None:
 
 
 class _ReduceCalls(ast.NodeTransformer):
-    """Wrap every outermost call that is rooted in a candidate's name, so that no overridden method takes part."""
+    """Wrap every outermost call whose root may be a candidate's name, so that no overridden method takes part."""
+
+    def __init__(self, imported: set[str]) -> None:
+        self._not_candidates = {None, *imported}
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        if _root(node) is None:
+        if _root(node) in self._not_candidates:
             self.generic_visit(node)
             return node
         return ast.Call(func=ast.Name(id="__plain", ctx=ast.Load()), args=[node], keywords=[])

@@ -171,8 +171,8 @@ def _judge(checks: list[Check], answer: list[bytes], nonce: str) -> ChecksResult
     for index, check in enumerate(checks):
         if index >= len(lines):
             status = answer[0].decode()
-            why = "ended before its checks did" if status == "exited" else status
-            return ChecksResult(index, len(checks), f"check {index}: the program {why}")
+            why = "the program ended before its checks did" if status == "exited" else status
+            return ChecksResult(index, len(checks), f"check {index}: {why}")
         if not check.passes(lines[index], nonce):
             what = lines[index][2:82] if lines[index].startswith("e ") else "wrong value"
             return ChecksResult(index, len(checks), f"check {index}: {what}")

@@ -95,16 +95,17 @@ class Budget:
         if not ISOLATED:
             return None
         others = [name for name in os.listdir("/proc") if name.isdigit() and name != "1"]  # noqa: PTH208
-        if len(others) > self.processes:
-            return "process_limit"
-        pages = 0
+        living = pages = 0
         for name in others:
             try:
                 with open(f"/proc/{name}/statm", "rb") as file:  # noqa: PTH123
                     _, resident, shared = file.read().split()[:3]
             except OSError:  # ended meanwhile
                 continue
+            living += resident != b"0"  # a zombie holds nothing
             pages += int(resident) - int(shared)
+        if living > self.processes:
+            return "process_limit"
         return "memory" if pages * resource.getpagesize() > self.memory else None
 
 
@@ -162,14 +163,32 @@ def drain(streams: dict[int, Capture]) -> bool:
     return within
 
 
+def kill_group(pid: int) -> None:
+    """Kill a session leader's process group; the leader alone where it has not made its group yet."""
+    try:
+        os.killpg(pid, SIGKILL)
+    except ProcessLookupError:
+        os.kill(pid, SIGKILL)
+
+
+def reap(which: int, options: int) -> None:
+    """Collect ended children: any (-1), or all of a killed group (minus its id)."""
+    try:
+        while os.waitpid(which, options)[0]:
+            pass
+    except ChildProcessError:  # none is left
+        pass
+
+
 def kill_all(pid: int) -> int:
     """Kill everything in the sandbox (without isolation: the process's group), reap it, return the process's status."""
-    try:  # noqa: SIM105 - contextlib is an import
-        os.kill(-1, SIGKILL) if ISOLATED else os.killpg(pid, SIGKILL)
-    except (ProcessLookupError, PermissionError):  # nobody is left
-        pass
     if not ISOLATED:
+        kill_group(pid)
         return os.waitpid(pid, 0)[1]
+    try:  # noqa: SIM105 - contextlib is an import
+        os.kill(-1, SIGKILL)
+    except ProcessLookupError:  # nobody is left
+        pass
     status = 0
     while True:
         try:
@@ -298,9 +317,11 @@ class Server:
         streams = {out: Capture(output_limit, elide=True), err: Capture(output_limit, elide=True)}
         status = supervise(pid, streams, timeout, self.budget)
         if status == "timeout":
-            os.killpg(pid, SIGKILL)
+            kill_group(pid)
         # a limit of the whole sandbox ends all of it; otherwise what runs in the background goes on (GYM-18)
         wait_status = os.waitpid(pid, 0)[1] if status in ("exited", "timeout") else kill_all(pid)
+        if status == "timeout":
+            reap(-pid, 0)
         drain(streams)
         self.leftovers += streams
         exit_code = os.waitstatus_to_exitcode(wait_status)
@@ -347,6 +368,7 @@ class Server:
                     poll.unregister(fd)
                     self.leftovers.remove(fd)
                     os.close(fd)
+            reap(-1, os.WNOHANG)
             if self.leftovers and self.budget.breach():
                 kill_all(0)
             if requests in ready:

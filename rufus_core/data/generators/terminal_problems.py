@@ -17,13 +17,13 @@ _HEAD = "#!/bin/sh\nset -e\n"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of change. In the texts, {a} and {b} are different nouns and {old} is the first line of a.txt."""
+    """A kind of change. In the texts, {a} and {b} are different nouns and {old} is what a.txt holds."""
 
     phrasings: tuple[str, ...]
     solution: str
     test: str
     slips: tuple[str, ...]  # plausible wrong commands that the shell accepts
-    files: tuple[str, ...] = ()  # which of a.txt and b.txt exist beforehand; both hold {old}
+    files: tuple[str, ...] = ()  # which of a.txt and b.txt exist beforehand; b.txt holds {b}
 
 
 _KINDS = (
@@ -57,7 +57,7 @@ _KINDS = (
     _Kind(
         phrasings=("Delete {a}.txt but keep {b}.txt.", "Remove {a}.txt and keep {b}.txt."),
         solution="rm {a}.txt",
-        test="test ! -e {a}.txt\ngrep -qx {old} {b}.txt\n",
+        test="test ! -e {a}.txt\ngrep -qx {b} {b}.txt\n",
         slips=("rm {b}.txt", "rm {a}.txt {b}.txt", "mv {a}.txt {b}.txt"),
         files=("a", "b"),
     ),
@@ -100,7 +100,7 @@ def _draw(rng: random.Random) -> Problem:
     words = {"a": a, "b": b, "old": old}
     return terminal_problem(
         instruction=instruction,
-        files={f"{words[name]}.txt": f"{old}\n" for name in kind.files},
+        files={f"{words[name]}.txt": f"{old if name == 'a' else b}\n" for name in kind.files},
         tests={"test.sh": _HEAD + kind.test.format(**words)},
         source=SOURCE,
         solution=kind.solution.format(**words),
