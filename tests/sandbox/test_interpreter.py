@@ -3,6 +3,7 @@
 import json
 from concurrent.futures import ThreadPoolExecutor
 
+import psutil
 import pytest
 
 from rufus_core.sandbox.interpreter import InterpreterPool
@@ -164,6 +165,17 @@ def test_several_threads_share_a_pool(pool):
     with ThreadPoolExecutor(6) as threads:
         outs = threads.map(lambda n: pool.run(f"print({n})").stdout, range(30))
     assert list(outs) == [f"{n}\n" for n in range(30)]
+
+
+def test_a_dead_sandbox_is_replaced():
+    require_isolation()
+    before = set(psutil.Process().children())
+    with InterpreterPool(1) as pool:
+        assert pool.run("print(1)").stdout == "1\n"
+        (sandbox,) = set(psutil.Process().children()) - before
+        sandbox.kill()
+        assert pool.run("print(2)").stdout == "2\n"
+        assert pool.run_checks(ADD, ["assert f(1) == 4"]).passed
 
 
 def test_closing_twice_does_no_harm():
