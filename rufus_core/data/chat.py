@@ -6,10 +6,11 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import jsonschema
-from transformers import PreTrainedTokenizerBase
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
 from rufus_core.errors import TemplateError
@@ -22,6 +23,11 @@ _GLM_STOPS = (
 )  # GLM has no end-of-turn token: the next role's marker stops
 _CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
 _ARGUMENT = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+
+
+def load_chat(path: Path) -> ChatFormat:
+    """The chat format of a policy on disk, without its weights."""
+    return ChatFormat(AutoTokenizer.from_pretrained(path, trust_remote_code=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from rufus_core.types import Frozen, Message
 class PreferencePair(Frozen):
     """`chosen` and `rejected` are final responses, without reasoning."""
 
+    problem_id: str  # of the prompt's problem, which decides the split
     prompt: tuple[Message, ...]
     chosen: str
     rejected: str

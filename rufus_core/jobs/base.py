@@ -20,6 +20,7 @@ _SAMPLES_PER_GENERATOR = 400  # enough for every word of the closed vocabularies
 
 
 def build_base(job: Job) -> Outcome:
+    job.use_threads()
     if job.document.external:
         return _take_over(job)
     shape = PolicyShape.model_validate(job.document.config["shape"])

@@ -8,7 +8,6 @@ from pathlib import Path
 from rufus_core.errors import ConfigError
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_problems
-from rufus_core.jobs.scores import play_heldout
 from rufus_core.lineage.record import Candidate, Decision
 from rufus_core.settings import SelectionSettings
 
@@ -44,6 +43,8 @@ def _decide(job: Job, select: SelectionSettings, steps: list[int], folder: Path)
 
 def _peak(job: Job, steps: list[int], folder: Path) -> Decision:
     """Highest pass@1 on the validation problems, which neither training nor the held-out scores use."""
+    from rufus_core.jobs.scores import play_heldout  # brings torch, which the other rules don't need
+
     problems = load_problems(job.input("problems"), "validation")
     candidates = []
     with job.report(len(steps)) as report:

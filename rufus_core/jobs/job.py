@@ -23,6 +23,12 @@ class Job:
     def input(self, role: str) -> Path:
         return self.document.inputs[role].path
 
+    def use_threads(self) -> None:
+        """Give torch the threads that this job may use."""
+        import torch
+
+        torch.set_num_threads(self.execution.threads)
+
     def report(self, total: int) -> Reporter:
         """Progress of this job, counted up to `total`."""
         return Reporter(self.document.progress, total)

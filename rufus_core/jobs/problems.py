@@ -7,13 +7,14 @@ on, and its training problems are left out. `report.json` counts what was kept a
 from __future__ import annotations
 
 import json
+import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rufus_core.data.catalogue import generator
-from rufus_core.data.holdout import share_splits, take_splits
+from rufus_core.data.holdout import HELDOUT_SHARE, VALIDATION_SHARE, share_splits, take_splits
 from rufus_core.data.mixture import composition, deduplicate
 from rufus_core.data.normalise import normalise
 from rufus_core.data.sources import read_conversations, read_problems
@@ -24,11 +25,8 @@ from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import save_examples, save_problems
 from rufus_core.lineage.external import external_file
 from rufus_core.lineage.record import ExternalFile
-from rufus_core.rollout.policy import load_policy
 from rufus_core.settings import ProblemSettings, SourceSettings
 from rufus_core.types import Category, Conversation, Problem, Split, content_id
-
-_OVERSAMPLE = 3  # the 20% and 8% shares of held-out and validation fill up before a generator's stream ends
 
 
 def build_problems(job: Job) -> Outcome:
@@ -91,13 +89,23 @@ def _take(
         raise ConfigError(f"source {name!r} has a generator but no count", hint="say how many problems to make")
     assert source.generator is not None
     seed = int(content_id(job.document.seed, name)[:8], 16)
-    wanted = _OVERSAMPLE * (source.count + sum(share))
+    wanted = _stream_length(source.count, *share)
     try:
         stream = generator(source.generator).problems(seed, wanted, source.options)
         return take_splits(_named(stream, name), source.count, *share, split_seed)
     except RufusError as error:
         error.where = error.where or f"source {name}"
         raise
+
+
+def _stream_length(num_train: int, num_validation: int, num_heldout: int) -> int:
+    """How many problems a generator must make so that every split fills up by its share, with some to spare."""
+    needed = max(
+        num_train / (1 - HELDOUT_SHARE - VALIDATION_SHARE),
+        num_validation / VALIDATION_SHARE,
+        num_heldout / HELDOUT_SHARE,
+    )
+    return math.ceil(needed * 1.2) + 100
 
 
 def _named(problems: Iterable[Problem], source: str) -> Iterator[Problem]:
@@ -124,7 +132,9 @@ def _save_mixture(
     counts: Counter[str],
 ) -> dict[str, object]:
     """Normalise, split, check and measure the conversations, and write what is left as examples."""
-    chat = load_policy(job.input("base")).chat
+    from rufus_core.data.chat import load_chat  # brings transformers, which problem sets don't need
+
+    chat = load_chat(job.input("base"))
     lengths: dict[int, tuple[int, int]] = {}
 
     def measure(example: SupervisedExample) -> int:

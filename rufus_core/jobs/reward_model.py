@@ -17,11 +17,12 @@ _HELDOUT_SHARE = 0.2
 
 def build_reward_model(job: Job) -> Outcome:
     """Pairs of held-out prompts never enter: the split of a prompt's problem decides."""
+    job.use_threads()
     settings = RewardModelSettings.model_validate(job.document.config["settings"])
     split_seed = int(job.document.config["split_seed"])
     pairs = list(preference_pairs(job.document.seed, settings.num_pairs))
-    train = [pair for pair in pairs if split_of(pair.id, split_seed) == "train"]
-    heldout = [pair for pair in pairs if split_of(pair.id, split_seed) == "heldout"]
+    train = [pair for pair in pairs if split_of(pair.problem_id, split_seed) == "train"]
+    heldout = [pair for pair in pairs if split_of(pair.problem_id, split_seed) == "heldout"]
     model = RewardModel(load_policy(job.input("policy")))
     with job.report(settings.steps) as report:
         metrics = train_reward_model(model, train, heldout, settings, job.document.seed, report)

@@ -6,64 +6,78 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-import torch
-
-from rufus_core.errors import RufusError
-from rufus_core.jobs.base import build_base
-from rufus_core.jobs.checkpoint import select_checkpoint
+from rufus_core.errors import LineageError, RufusError
 from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.job import Handler, Job
-from rufus_core.jobs.problems import build_problems
-from rufus_core.jobs.reward_model import build_reward_model
-from rufus_core.jobs.scores import score_checkpoint
-from rufus_core.jobs.training import train_stage
 from rufus_core.lineage.provenance import collect_provenance
 from rufus_core.lineage.record import Draft, Input, Record, Timings
 from rufus_core.lineage.store import Store
 from rufus_core.settings import ExecutionSettings
 
-HANDLERS: dict[str, Handler] = {
-    "base": build_base,
-    "problems": build_problems,
-    "reward_model": build_reward_model,
-    "training": train_stage,
-    "checkpoint": select_checkpoint,
-    "scores": score_checkpoint,
-}
+
+def handler(kind: str) -> Handler:
+    """The code that makes this kind of artifact. Only the code that is needed is imported: torch takes seconds."""
+    match kind:
+        case "base":
+            from rufus_core.jobs.base import build_base
+
+            return build_base
+        case "problems":
+            from rufus_core.jobs.problems import build_problems
+
+            return build_problems
+        case "reward_model":
+            from rufus_core.jobs.reward_model import build_reward_model
+
+            return build_reward_model
+        case "training":
+            from rufus_core.jobs.training import train_stage
+
+            return train_stage
+        case "checkpoint":
+            from rufus_core.jobs.checkpoint import select_checkpoint
+
+            return select_checkpoint
+        case "scores":
+            from rufus_core.jobs.scores import score_checkpoint
+
+            return score_checkpoint
+        case _:
+            raise LineageError(f"no step makes artifacts of kind {kind!r}")
 
 
 def run_job(document: JobDocument) -> Record:
     """Make the artifact and publish it. Raises what the step raises; nothing is published then."""
+    make = handler(document.kind)
     execution = ExecutionSettings.model_validate(document.placement)
-    torch.set_num_threads(execution.threads)
     store = Store(document.store)
     attempt = store.attempt(document.name, document.fingerprint)
     started = datetime.now(UTC)
     try:
-        outcome = HANDLERS[document.kind](Job(document, attempt.folder, execution))
-        ended = datetime.now(UTC)
-        draft = Draft(
-            kind=document.kind,
-            version=document.version,
-            stage=document.stage,
-            step=outcome.step,
-            config=document.config,
-            placement=document.placement,
-            inputs={
-                role: Input(name=i.name, digest=i.digest, record_id=i.record_id) for role, i in document.inputs.items()
-            },
-            external=outcome.external,
-            seed=document.seed,
-            decision=outcome.decision,
-            metrics=outcome.metrics,
-            provenance=collect_provenance(),
-            timings=Timings(started=started, ended=ended, seconds=(ended - started).total_seconds()),
-            links=document.links,
-        )
-        return store.publish(attempt, draft)
+        outcome = make(Job(document, attempt.folder, execution))
     except BaseException:
         attempt.discard()
         raise
+    ended = datetime.now(UTC)
+    draft = Draft(
+        kind=document.kind,
+        version=document.version,
+        stage=document.stage,
+        step=outcome.step,
+        config=document.config,
+        placement=document.placement,
+        inputs={
+            role: Input(name=i.name, digest=i.digest, record_id=i.record_id) for role, i in document.inputs.items()
+        },
+        external=outcome.external,
+        seed=document.seed,
+        decision=outcome.decision,
+        metrics=outcome.metrics,
+        provenance=collect_provenance(),
+        timings=Timings(started=started, ended=ended, seconds=(ended - started).total_seconds()),
+        links=document.links,
+    )
+    return store.publish(attempt, draft)  # if the disk is full, the attempt stays
 
 
 def main(path: Path) -> int:

@@ -57,6 +57,7 @@ def play_heldout(
     job: Job, policy_path: Path, problems: Sequence[Problem], samples: int, temperature: float
 ) -> dict[str, tuple[float | None, ...]]:
     """1 or 0 for each sample of each problem; None where the infrastructure failed."""
+    job.use_threads()
     settings = {name: _played(stage) for name, stage in job.document.config["play"].items()}
     policy = load_policy(policy_path)
     execution = job.execution

@@ -16,12 +16,13 @@ from rufus_core.stages.stage import GymContext
 from rufus_core.training.reporter import Reporter
 from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
-from rufus_core.types import Trajectory
+from rufus_core.types import Json, Trajectory
 
 _ROLLOUTS_KEPT = 8  # trajectories of each step that are kept for reading
 
 
 def train_stage(job: Job) -> Outcome:
+    job.use_threads()
     stage = stage_settings(job)
     policy = load_policy(job.input("parent"))
     assert stage.run.steps is not None
@@ -46,7 +47,7 @@ def stage_settings(job: Job) -> SFTStage | RLStage:
     rest = {"kind": config["kind"], "title": config["title"], "parent": "parent", "evaluation": {"targets": []}}
     settings = dict(config["settings"])
     settings["run"] = {**settings["run"], "select": {"rule": "last"}}
-    data = {"data" if config["kind"] == "sft" else "problems": {"sources": {}}}
+    data: dict[str, Json] = {"data" if config["kind"] == "sft" else "problems": {"sources": {}}}
     adapter: TypeAdapter[SFTStage | RLStage] = TypeAdapter(StageSettings)
     return adapter.validate_python({**rest, **settings, **data})
 

@@ -18,6 +18,9 @@ _ITEM_END = re.compile(r";|\n|\sand\s|,(?!\d{3}(?!\d))", re.IGNORECASE)  # the c
 _ARTICLE = re.compile(r"^(the|a|an)\s+")
 
 
+LEXICAL = "builtin:lexical"
+
+
 class LexicalJudge:
     """Deterministic judge of the CPU profile: it compares words and knows no meaning.
 
@@ -25,7 +28,7 @@ class LexicalJudge:
     (`topic`, a key of TOPIC_WORDS) and `polite`.
     """
 
-    identity = "builtin:lexical"
+    identity = LEXICAL
 
     def score(self, criterion: Mapping[str, Json], text: str) -> float:
         """Raises ConfigError for a criterion that it can't answer, which is never a 0."""
@@ -83,7 +86,7 @@ _CRITERIA: dict[str, Callable[[Mapping[str, Json], str], float]] = {
     "polite": _polite,
 }
 
-BUILTIN_JUDGES: dict[str, Callable[[], Judge]] = {"builtin:lexical": LexicalJudge}
+BUILTIN_JUDGES: dict[str, Callable[[], Judge]] = {LEXICAL: LexicalJudge}
 
 
 def make_judge(name: str, endpoint: str | None = None) -> Judge:

@@ -80,7 +80,7 @@ class EmbeddedEngine:
                 input_ids=step_ids,
                 attention_mask=mask_BT,
                 position_ids=positions,
-                past_key_values=cache,
+                cache=cache,
                 use_cache=True,
                 logits_to_keep=1,
             ).logits[:, -1]

@@ -9,4 +9,4 @@ def open_gym(context: GymContext) -> Gym:  # noqa: ARG001 - worlds have no setti
     return McpWorldGym()
 
 
-STAGE = Stage("general_agent", families=("mcp_world",), open_gym=open_gym)
+STAGE = Stage("general_agent", families=("shop", "library", "calendar"), open_gym=open_gym)

@@ -16,4 +16,4 @@ def open_gym(context: GymContext) -> Gym:
     return HoldingGym(SearchGym(pool, judge), pool)
 
 
-STAGE = Stage("search_agent", families=("search",), open_gym=open_gym)
+STAGE = Stage("search_agent", families=("person", "thing", "owner", "pair"), open_gym=open_gym)

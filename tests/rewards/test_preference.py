@@ -20,7 +20,7 @@ PROBLEM = Problem.build("chat", "test", PROMPT, {"topic": "sea", "thing": "ship"
 
 
 def pair(chosen, rejected):
-    return PreferencePair(prompt=PROMPT, chosen=chosen, rejected=rejected)
+    return PreferencePair(problem_id="p", prompt=PROMPT, chosen=chosen, rejected=rejected)
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ def preference_pairs(seed: int, count: int, flip_rate: float = 0.05) -> Iterator
         chosen, rejected = good_reply(problem, rng), bad_reply(problem, rng)
         if rng.random() < flip_rate:
             chosen, rejected = rejected, chosen
-        yield PreferencePair(prompt=problem.prompt, chosen=chosen, rejected=rejected)
+        yield PreferencePair(problem_id=problem.id, prompt=problem.prompt, chosen=chosen, rejected=rejected)
 
 
 def good_reply(problem: Problem, rng: random.Random) -> str:
