@@ -25,6 +25,7 @@ from tasks.processes import ProcessId
 
 Progress = Callable[[Mapping[str, Any]], None]
 
+JOB_COMMAND = (sys.executable, "-m", "rufus_core.jobs")  # carries out the document that follows
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 10.0
 
@@ -46,12 +47,17 @@ class LocalJob:
         self._handle_file = folder / "handle.json"
         self._child: subprocess.Popen[bytes] | None = None
 
-    def start(self, command: list[str], env: Mapping[str, str]) -> bool:
-        """Start `command` (argv[0] is the path of a program), or join the living job. True when it was joined."""
+    def start(self, command: list[str], env: Mapping[str, str], prepare: Callable[[], None] | None = None) -> bool:
+        """Start `command` (argv[0] is the path of a program), or join the living job. True when it was joined.
+
+        `prepare` runs only before a start: it may write files into the job's folder.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         with _locked(self.folder / "handle.lock"):
             if self._handle() is not None:
                 return True
+            if prepare is not None:
+                prepare()
             with self.log.open("ab") as log:
                 self._child = subprocess.Popen(  # noqa: S603
                     [sys.executable, "-S", "-c", _WAIT_THEN_EXEC, *command],

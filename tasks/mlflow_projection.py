@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import re
+import sqlite3
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from tasks.processes import ProcessId
 
-OUTAGES = (MlflowException, SQLAlchemyError, OSError)
+OUTAGES = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError)
 
 MAX_DIGEST = 36  # characters that MLflow keeps of a dataset's digest
 MAX_VALUE = 6000  # it cuts longer values in silence
@@ -42,7 +44,10 @@ class MlflowProjection:
     def __init__(self, folder: Path, experiment: str) -> None:
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         logging.getLogger("alembic").setLevel(logging.WARNING)
-        uri = f"sqlite:///{folder.absolute()}/mlflow.db"
+        database = folder.absolute() / "mlflow.db"
+        with closing(sqlite3.connect(database)) as probe:  # fails at once where MLflow would retry for 100 seconds
+            probe.execute("SELECT count(*) FROM sqlite_master")
+        uri = f"sqlite:///{database}"
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         known = self._client.get_experiment_by_name(experiment)
         artifacts = (folder.absolute() / "artifacts").as_uri()

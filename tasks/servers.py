@@ -74,7 +74,8 @@ def prefect_environment(home: Path) -> dict[str, str]:
         "PREFECT_HOME": str(home.absolute() / "prefect"),
         "PREFECT_PROFILES_PATH": str(home.absolute() / "prefect" / "profiles.toml"),
         "PREFECT_LOGGING_LEVEL": "WARNING",
-        "PREFECT_LOGGING_SERVER_LEVEL": "WARNING",
+        "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the terminal is the progress display's
+        "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
         "PREFECT_CLI_PROMPT": "false",
     }
 

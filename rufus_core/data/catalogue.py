@@ -24,7 +24,7 @@ from rufus_core.types import Json, Message, Problem
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """`problems(seed, count, options)` are distinct and deterministic; `demonstrate(problem, rng, wrong)` answers one."""
+    """`problems(seed, count, options)`: distinct, deterministic. `demonstrate(problem, rng, wrong)` answers one."""
 
     problems: Callable[[int, int, Mapping[str, Json]], Iterator[Problem]]
     demonstrate: Callable[[Problem, random.Random, bool], list[Message]]

@@ -30,7 +30,7 @@ _WORD = re.compile(r"[A-Za-z]{2,}")
 
 
 def count_words(texts: Iterable[str], most: int, at_least: int = 5) -> list[str]:
-    """The `most` most frequent words of two letters or more that are seen `at_least` times; ties in alphabetical order."""
+    """The `most` most frequent words of two letters or more that are seen `at_least` times, ties by alphabet."""
     counts = Counter(word for text in texts for word in _WORD.findall(text))
     common = [(word, count) for word, count in counts.items() if count >= at_least]
     return [word for word, _ in sorted(common, key=lambda item: (-item[1], item[0]))[:most]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from rufus_core.errors import LineageError
 from rufus_core.types import Frozen, Json
@@ -27,13 +27,13 @@ class JobDocument(Frozen):
     fingerprint: str
     config: dict[str, Json]
     stage: str | None = None
-    inputs: dict[str, InputArtifact] = {}
-    external: dict[str, str] = {}
+    inputs: dict[str, InputArtifact] = Field(default_factory=dict)
+    external: dict[str, str] = Field(default_factory=dict)
     seed: int = 0
     store: Path
-    placement: dict[str, Json] = {}
+    placement: dict[str, Json] = Field(default_factory=dict)
     progress: Path
-    links: dict[str, str] = {}
+    links: dict[str, str] = Field(default_factory=dict)
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -27,7 +27,7 @@ class Policy:
         return int(self.model.config.max_position_embeddings)
 
     def save(self, folder: Path) -> None:
-        """Write weights (safetensors), configuration, tokenizer and chat template; the same bytes for the same policy."""
+        """Write weights (safetensors), configuration, tokenizer and chat template: equal bytes for equal policies."""
         with contextlib.redirect_stderr(io.StringIO()):
             self.model.save_pretrained(folder)
             self.chat.tokenizer.save_pretrained(folder)
