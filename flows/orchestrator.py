@@ -1,0 +1,85 @@
+"""What `rufus run`, `rufus ui` and `rufus doctor` reach Prefect and MLflow through."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+
+from rufus_core.ports import Check, RunObserver, RunOutcome
+from rufus_core.recipe.graph import Step
+from rufus_core.settings import Recipe
+from tasks import servers
+from tasks.launcher import JOB_COMMAND
+
+DRAIN_SECONDS = 10.0
+
+
+class PrefectOrchestrator:
+    """Runs a recipe as a Prefect flow, tracked in MLflow. `command` is what carries out a job document."""
+
+    def __init__(self, command: tuple[str, ...] = JOB_COMMAND) -> None:
+        self._command = command
+
+    def run(self, recipe: Recipe, graph: Sequence[Step], home: Path, observer: RunObserver) -> RunOutcome:
+        with _prefect_api(home) as url:
+            # Prefect reads its settings when it is first imported; importing overlaps with the server's start.
+            from prefect.events.worker import EventsWorker
+            from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+            from flows.orphans import end_orphans
+            from flows.recipe import run_recipe
+
+            with temporary_settings({PREFECT_API_URL: url(), PREFECT_HOME: home / "prefect"}):
+                try:
+                    end_orphans()
+                    return run_recipe(recipe, graph, home, observer, self._command)
+                finally:  # what still waits (task states travel as events) is sent before the server goes
+                    EventsWorker.drain_all(timeout=DRAIN_SECONDS)
+
+    @contextmanager
+    def serve_pages(self, home: Path, prefect_port: int, mlflow_port: int) -> Iterator[Mapping[str, str]]:
+        servers.require_port(prefect_port, "--prefect-port")
+        servers.require_port(mlflow_port, "--mlflow-port")
+        with servers.prefect_server(home, prefect_port) as prefect, servers.mlflow_server(home, mlflow_port) as mlflow:
+            prefect.ready()
+            mlflow.ready()
+            yield {"Prefect (flows, steps)": prefect.url, "MLflow (curves, checkpoints)": mlflow.url}
+
+    def checks(self) -> list[Check]:
+        return [
+            Check("Prefect", True, version("prefect")),
+            Check("MLflow", True, version("mlflow")),
+            _port_check("Prefect's page", 4200, "--prefect-port"),
+            _port_check("MLflow's page", 5000, "--mlflow-port"),
+        ]
+
+
+@contextmanager
+def _prefect_api(home: Path) -> Iterator[Callable[[], str]]:
+    """Calling what is yielded waits for the API and says its address.
+
+    A server of our own, not Prefect's ephemeral mode: 3.3 s against 6 to 12 s until the first task, its start overlaps
+    with imports, and its pages can be looked at while the run goes on. Where the user set PREFECT_API_URL, that server
+    is used.
+    """
+    chosen = os.environ.get("PREFECT_API_URL")
+    if chosen:
+        yield lambda: chosen
+        return
+    os.environ.update(servers.prefect_environment(home))
+    with servers.prefect_server(home, servers.free_port()) as server:
+
+        def url() -> str:
+            server.ready()
+            return f"{server.url}/api"
+
+        yield url
+
+
+def _port_check(what: str, port: int, option: str) -> Check:
+    free = servers.port_is_free(port)
+    detail = f"port {port} is {'free' if free else 'taken by another program'}"
+    return Check(what, free, detail, required=False, hint=f"rufus ui {option} N")

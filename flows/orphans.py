@@ -1,0 +1,34 @@
+"""Flow runs whose process died without saying so."""
+
+from __future__ import annotations
+
+from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.schemas.filters import FlowFilter, FlowFilterName, FlowRunFilter, FlowRunFilterState
+from prefect.client.schemas.filters import FlowRunFilterStateType as StateIs
+from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.states import Crashed
+
+from flows.recipe import FLOW
+from tasks.processes import ProcessId
+
+WHY = "the process of this run died"
+
+
+def end_orphans() -> None:
+    """Mark as crashed what a killed `rufus run` left running, with its tasks. Its jobs are found by their handles."""
+    running = FlowRunFilter(state=FlowRunFilterState(type=StateIs(any_=[StateType.RUNNING, StateType.PENDING])))
+    with get_client(sync_client=True) as client:
+        for run in client.read_flow_runs(
+            flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])), flow_run_filter=running
+        ):
+            process = run.parameters.get("process")
+            if process and ProcessId.parse(process).find() is None:
+                _end(client, run)
+
+
+def _end(client: SyncPrefectClient, run: FlowRun) -> None:
+    this = FlowRunFilter.model_validate({"id": {"any_": [run.id]}})
+    for task in client.read_task_runs(flow_run_filter=this):
+        if task.state is None or not task.state.is_final():
+            client.set_task_run_state(task.id, Crashed(message=WHY), force=True)
+    client.set_flow_run_state(run.id, Crashed(message=WHY), force=True)

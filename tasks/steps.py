@@ -1,0 +1,155 @@
+"""Carries out the steps of a recipe's graph: reuse what is intact, else run a job and read what it published."""
+
+from __future__ import annotations
+
+import json
+import signal
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rufus_core.errors import JobFailed, RufusError
+from rufus_core.jobs.document import InputArtifact, JobDocument
+from rufus_core.lineage.cache import HashCache
+from rufus_core.lineage.canonical import fingerprint
+from rufus_core.lineage.home import store_root
+from rufus_core.lineage.names import SHORT, slug
+from rufus_core.lineage.record import Record
+from rufus_core.lineage.store import Store
+from rufus_core.ports import RunObserver, StepOutcome, StepProgress
+from rufus_core.recipe.graph import Step
+from rufus_core.settings import ExecutionSettings
+from tasks.launcher import JobCancelled, LocalJob, job_environment
+from tasks.tracking import Tracker
+
+
+class StepRunner:
+    """Runs steps of one graph, each after its inputs; safe to call from several threads.
+
+    Set `cancelled` to end every running job.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        execution: ExecutionSettings,
+        tracker: Tracker,
+        observer: RunObserver,
+        command: tuple[str, ...],
+    ) -> None:
+        self.cancelled = threading.Event()
+        self._home, self._execution = home, execution
+        self._tracker, self._observer = tracker, observer
+        self._command = command
+        self._store = Store(store_root(home), HashCache(home / "hashes.json"))
+        self._finding = threading.Lock()  # the cache of hashes belongs to one thread at a time
+        self._records: dict[str, Record] = {}
+
+    def run(self, step: Step) -> StepOutcome:
+        """Reuse the step's artifact or make it. A job's failure is an outcome; a bug raises."""
+        try:
+            outcome = self._reuse_or_make(step)
+        except JobCancelled:
+            outcome = StepOutcome("cancelled", log=self._folder(step) / "job.log")
+        except RufusError as error:
+            outcome = StepOutcome("failed", error=str(error), log=self._folder(step) / "job.log")
+        self._observer.step_finished(step.name, outcome)
+        return outcome
+
+    def _reuse_or_make(self, step: Step) -> StepOutcome:
+        record = self._find(step)
+        if record is not None:
+            self._records[step.name] = record
+            return StepOutcome("reused", record.digest)
+        self._observer.step_started(step.name)
+        self._tracker.step_started(step.name, step.title, {**step.config, "seed": step.seed})
+        status, error = "FAILED", "not finished"
+        try:
+            record = self._make(step)
+            self._tracker.published(step.name, record, {role: self._records[n].kind for role, n in step.inputs.items()})
+            status, error = "FINISHED", ""
+        except JobCancelled:
+            status, error = "KILLED", "cancelled"
+            raise
+        except RufusError as failure:
+            error = str(failure)
+            raise
+        finally:
+            self._tracker.step_finished(step.name, status, error)
+        self._records[step.name] = record
+        return StepOutcome("completed", record.digest, log=self._folder(step) / "job.log")
+
+    def _make(self, step: Step) -> Record:
+        """Run the step's job to its end. Raises JobFailed and JobCancelled."""
+        folder = self._folder(step)
+        job = LocalJob(folder)
+        document = folder / "document.json"
+        progress = folder / "progress.jsonl"
+
+        def prepare() -> None:
+            (folder / "error.json").unlink(missing_ok=True)
+            progress.unlink(missing_ok=True)
+            self._document(step, progress).save(document)
+
+        def on_progress(line: Mapping[str, Any]) -> None:
+            seen = StepProgress(line.get("step"), line.get("total"), line.get("metrics", {}), line.get("message", ""))
+            self._observer.step_progressed(step.name, seen)
+            if seen.step is not None:
+                self._tracker.progressed(step.name, seen.step, seen.metrics)
+
+        if self.cancelled.is_set():
+            raise JobCancelled
+        job.start([*self._command, str(document)], job_environment(self._execution.threads), prepare)
+        code = job.wait(progress, on_progress, self.cancelled)
+        record = self._find(step)  # the record, not the exit code, says that a step is done
+        if record is None:
+            raise _failure(step, folder, code)
+        return record
+
+    def _document(self, step: Step, progress: Path) -> JobDocument:
+        inputs = {role: self._records[name] for role, name in step.inputs.items()}
+        return JobDocument(
+            name=step.name,
+            kind=step.kind,
+            title=step.title,
+            version=step.version,
+            fingerprint=self._fingerprint(step),
+            config=step.config,
+            stage=step.stage,
+            inputs={
+                role: InputArtifact(name=r.name, digest=r.digest, record_id=r.id, path=self._store.path(r))
+                for role, r in inputs.items()
+            },
+            external=step.external,
+            seed=step.seed,
+            store=self._store.root,
+            placement=self._execution.model_dump(mode="json"),
+            progress=progress,
+        )
+
+    def _find(self, step: Step) -> Record | None:
+        with self._finding:
+            return self._store.find(step.name, self._fingerprint(step))
+
+    def _fingerprint(self, step: Step) -> str:
+        digests = {role: self._records[name].digest for role, name in step.inputs.items()}
+        return fingerprint(step.kind, step.version, {**step.config, "seed": step.seed}, digests)
+
+    def _folder(self, step: Step) -> Path:
+        return self._home / "jobs" / f"{slug(step.name)}.{self._fingerprint(step)[:SHORT]}"
+
+
+def _failure(step: Step, folder: Path, code: int | None) -> JobFailed:
+    """What the job said of its failure, else its last line, else how it ended."""
+    error = folder / "error.json"
+    if error.exists():
+        told = json.loads(error.read_text())
+        return JobFailed(told["what"], where=told["where"], hint=told["hint"])
+    if code is not None and code < 0:
+        name = signal.Signals(-code).name
+        hint = "perhaps the machine ran out of memory" if name == "SIGKILL" else None
+        return JobFailed(f"the job of {step.name} was ended by {name}", hint=hint)
+    lines = (folder / "job.log").read_text(errors="replace").split("\n")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
+    return JobFailed(f"the job of {step.name} ended without a result: {last}")

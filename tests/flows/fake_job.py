@@ -1,0 +1,50 @@
+"""Carries out a job document as the real jobs do, with a step that takes no time. Run as a script by the tests.
+
+`config` says what to do: "text" is written, "fail" is raised, "hang" waits for ever (after the file `ready` exists).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from rufus_core.errors import DataError
+from rufus_core.jobs.document import JobDocument
+from rufus_core.lineage.record import Draft, Input
+from rufus_core.lineage.store import Store
+from rufus_core.training.reporter import Reporter
+
+
+def main(path: Path) -> int:
+    document = JobDocument.load(path)
+    config = document.config
+    store = Store(document.store)
+    with (document.store.parent / "started.txt").open("a") as started:
+        started.write(document.name + "\n")
+    if "fail" in config:
+        error = DataError(config["fail"], where="my.jsonl:3", hint="mend it")
+        told = {"type": "DataError", "what": error.what, "where": error.where, "hint": error.hint}
+        (path.parent / "error.json").write_text(json.dumps(told))
+        return error.exit_code
+    if "crash" in config:
+        raise ZeroDivisionError(config["crash"])
+    with Reporter(document.progress, 2) as report:
+        report.log(1, {"reward": 0.25})
+        report.log(2, {"reward": 0.5})
+    while "hang" in config:
+        time.sleep(60)
+    attempt = store.attempt(document.name, document.fingerprint)
+    texts = [(i.path / "text").read_text() for i in document.inputs.values()]
+    (attempt.folder / "text").write_text("".join([*texts, config["text"]]))
+    inputs = {r: Input(name=i.name, digest=i.digest, record_id=i.record_id) for r, i in document.inputs.items()}
+    draft = Draft(
+        kind=document.kind, version=document.version, config=config, inputs=inputs, step=2, metrics={"x": 1.0}
+    )
+    store.publish(attempt, draft)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1])))
