@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 from mlflow import MlflowClient
 
 from flows.orchestrator import PrefectOrchestrator
+from flows.recipe import jobs_at_once
 from rufus_core.ports import RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import BaseModelSettings, Recipe
@@ -45,6 +50,10 @@ class Recorder:
 
     def warned(self, message: str) -> None:
         self.warnings.append(message)
+
+
+NAMES = ("base", "data/math", "stages/math/train")
+TITLES = ("base policy", "Math: data", "Math: train")
 
 
 def graph(**config: Any) -> list[Step]:
@@ -81,61 +90,134 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("home")
 
 
-def test_runs_reuse_fail_resume_and_show_it_all(home: Path) -> None:
-    """One home, several runs: each starts a server, so they share a test."""
-    first, seen = run(home, graph())
-    assert statuses(first) == dict.fromkeys(("base", "data/math", "stages/math/train"), "completed")
-    assert seen.started == ["base", "data/math", "stages/math/train"]
-    assert [p.metrics["reward"] for p in seen.progress["base"]] == [0.25, 0.5]
-    assert [(p.step, p.total) for p in seen.progress["base"]] == [(1, 2), (2, 2)]
-    assert seen.warnings == []
+@pytest.fixture(scope="module")
+def first(home: Path) -> tuple[RunOutcome, Recorder]:
+    """A run with a server of its own."""
+    return run(home, graph())
 
-    again, seen = run(home, graph())
-    assert set(statuses(again).values()) == {"reused"}
-    assert {n: o.digest for n, o in again.steps.items()} == {n: o.digest for n, o in first.steps.items()}
-    assert seen.started == []
-    assert len(jobs_started(home)) == 3
 
-    failed, seen = run(home, graph(fail="no such row"))
-    assert statuses(failed) == {"base": "reused", "data/math": "reused", "stages/math/train": "failed"}
-    assert failed.steps["stages/math/train"].error == "my.jsonl:3: no such row (mend it)"
+@pytest.fixture
+def api(home: Path, first: object, server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Address of one server over the same home, which the runs of a test then use."""
+    monkeypatch.setenv("PREFECT_API_URL", f"{server}/api")
+    return f"{server}/api"
 
-    crashed, seen = run(home, graph(crash="a bug"))
-    step = crashed.steps["stages/math/train"]
-    assert step.error.endswith("ZeroDivisionError: a bug")
-    assert step.log is not None
-    assert "Traceback" in step.log.read_text()
 
-    changed = [graph()[0], replace(graph()[1], config={"text": "d", "spelling": "other, same bytes"}), graph()[2]]
-    cut, seen = run(home, changed)
-    assert statuses(cut) == {"base": "reused", "data/math": "completed", "stages/math/train": "reused"}
+@pytest.fixture(scope="module")
+def server(home: Path) -> Iterator[str]:
+    with servers.prefect_server(home, servers.free_port()) as running:
+        running.ready()
+        yield running.url
 
-    with servers.prefect_server(home, servers.free_port()) as server:
-        server.ready()
-        flow_runs = httpx.post(f"{server.url}/api/flow_runs/filter", json={"sort": "START_TIME_ASC"}).json()
-        task_runs = httpx.post(f"{server.url}/api/task_runs/filter", json={}).json()
-    assert [r["state_name"] for r in flow_runs] == ["Completed", "Reused", "Failed", "Failed", "Completed"]
-    assert {r["name"] for r in flow_runs} == {"tiny on test"}
-    by_run: dict[str, dict[str, str]] = {r["id"]: {} for r in flow_runs}
-    for task in task_runs:
-        by_run[task["flow_run_id"]][task["name"]] = task["state_name"]
-    titles = ("base policy", "Math: data", "Math: train")
-    assert list(by_run.values())[:3] == [
-        dict.fromkeys(titles, "Completed"),
-        dict.fromkeys(titles, "Reused"),
-        {"base policy": "Reused", "Math: data": "Reused", "Math: train": "Failed"},
+
+def shown(api: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """The newest flow run as Prefect shows it, and the states of its tasks by name."""
+    query = {"sort": "START_TIME_DESC", "limit": 1}
+    (flow_run,) = httpx.post(f"{api}/flow_runs/filter", json=query).json()
+    tasks = httpx.post(f"{api}/task_runs/filter", json={"flow_runs": {"id": {"any_": [flow_run["id"]]}}}).json()
+    return flow_run, {task["name"]: task["state_name"] for task in tasks}
+
+
+def test_a_first_run_makes_every_artifact_in_order(home: Path, first: tuple[RunOutcome, Recorder], api: str) -> None:
+    outcome, seen = first
+    assert statuses(outcome) == dict.fromkeys(NAMES, "completed")
+    assert seen.started == jobs_started(home) == list(NAMES)
+    assert [(p.step, p.total, p.metrics) for p in seen.progress["base"]] == [
+        (1, 2, {"reward": 0.25}),
+        (2, 2, {"reward": 0.5}),
     ]
-    assert {tag for task in task_runs for tag in task["tags"]} == {"base", "problems", "checkpoint", "math"}
+    assert seen.warnings == []
+    flow_run, tasks = shown(api)
+    assert (flow_run["name"], flow_run["state_name"]) == ("tiny on test", "Completed")
+    assert tasks == dict.fromkeys(TITLES, "Completed")
 
+
+def test_an_intact_run_is_reused_without_a_job(home: Path, first: tuple[RunOutcome, Recorder], api: str) -> None:
+    before = jobs_started(home)
+    outcome, seen = run(home, graph())
+    assert set(statuses(outcome).values()) == {"reused"}
+    assert [o.digest for o in outcome.steps.values()] == [o.digest for o in first[0].steps.values()]
+    assert seen.started == []
+    assert jobs_started(home) == before
+    flow_run, tasks = shown(api)
+    assert (flow_run["state_type"], flow_run["state_name"]) == ("COMPLETED", "Reused")
+    assert tasks == dict.fromkeys(TITLES, "Reused")
+
+
+def test_a_damaged_artifact_is_made_again(home: Path, api: str) -> None:
+    (file,) = (home / "store" / "artifacts" / "data.math").glob("*/text")
+    file.write_text("damaged")
+    outcome, _ = run(home, graph())
+    assert statuses(outcome) == dict(zip(NAMES, ("reused", "completed", "reused"), strict=True))
+    assert file.read_text() == "bd"
+
+
+def test_a_changed_step_that_gives_the_same_bytes_leaves_what_follows_valid(home: Path, api: str) -> None:
+    base, data, training = graph()
+    outcome, _ = run(home, [base, replace(data, config={"text": "d", "spelling": "other"}), training])
+    assert statuses(outcome) == dict(zip(NAMES, ("reused", "completed", "reused"), strict=True))
+
+
+def test_a_job_that_fails_is_told_in_its_own_words(home: Path, api: str) -> None:
+    outcome, _ = run(home, graph(fail="no such row"))
+    assert statuses(outcome) == dict(zip(NAMES, ("reused", "reused", "failed"), strict=True))
+    assert outcome.steps[NAMES[2]].error == "my.jsonl:3: no such row (mend it)"
+    flow_run, tasks = shown(api)
+    assert flow_run["state_name"] == "Failed"
+    assert tasks["Math: train"] == "Failed"
+
+
+def test_a_job_that_crashes_names_its_log_and_is_never_taken_for_done(home: Path, api: str) -> None:
+    for _ in range(2):
+        outcome, seen = run(home, graph(crash="a bug"))
+        step = outcome.steps[NAMES[2]]
+        assert seen.started == [NAMES[2]]
+        assert step.error.endswith("ZeroDivisionError: a bug")
+        assert step.log is not None
+        assert "Traceback" in step.log.read_text()
+
+
+def test_ctrl_c_ends_the_job_publishes_nothing_and_keeps_what_was_done(home: Path, api: str) -> None:
+    def interrupt(step: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+
+    outcome, seen = run(home, graph(hang=True, text="never"), Recorder(interrupt))
+    assert outcome.interrupted
+    assert statuses(outcome) == dict(zip(NAMES, ("reused", "reused", "cancelled"), strict=True))
+    (folder,) = (each.parent for each in (home / "jobs").glob("*/document.json") if '"hang"' in each.read_text())
+    assert not psutil.pid_exists(json.loads((folder / "handle.json").read_text())["pid"])
+    flow_run, tasks = shown(api)
+    assert flow_run["state_name"] == "Cancelled"
+    assert tasks["Math: train"] == "Cancelled"
+
+
+def test_a_run_whose_process_died_is_marked_crashed_by_the_next_one(home: Path, api: str) -> None:
+    run(home, graph())
+    flow_run, _ = shown(api)
+    dead = {"flow_id": flow_run["flow_id"], "name": "killed", "parameters": {"process": "4194305@1.00"}}
+    (killed,) = [httpx.post(f"{api}/flow_runs/", json={**dead, "state": {"type": "RUNNING"}}).json()]
+    run(home, graph())
+    assert httpx.get(f"{api}/flow_runs/{killed['id']}").json()["state_name"] == "Crashed"
+
+
+def test_mlflow_has_a_run_for_each_run_and_a_child_for_each_job(home: Path, api: str) -> None:
     uri = f"sqlite:///{home}/mlflow/mlflow.db"
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)
     experiment = client.get_experiment_by_name("tiny")
     assert experiment is not None
-    tracked = client.search_runs([experiment.experiment_id])
-    assert len([r for r in tracked if r.info.run_name == "tiny on test"]) == 5
-    assert sorted(r.info.status for r in tracked if r.info.run_name == "Math: train") == [
-        "FAILED",
-        "FAILED",
-        "FINISHED",
-    ]
-    assert {r.info.status for r in tracked} == {"FINISHED", "FAILED"}
+    before = client.search_runs([experiment.experiment_id])
+    assert {r.info.status for r in before} <= {"FINISHED", "FAILED", "KILLED"}
+    run(home, graph(text="new"))
+    new = client.search_runs([experiment.experiment_id], max_results=2)
+    parent, child = sorted(new, key=lambda r: "mlflow.parentRunId" in r.data.tags)
+    assert len(client.search_runs([experiment.experiment_id])) == len(before) + 2
+    assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert (child.info.run_name, child.data.metrics["reward"], child.data.params["text"]) == ("Math: train", 0.5, "new")
+    assert (parent.data.tags["rufus.reused"], parent.data.tags["rufus.completed"]) == ("2", "1")
+
+
+def test_independent_steps_run_side_by_side_as_far_as_the_cores_carry() -> None:
+    cores = len(os.sched_getaffinity(0))
+    assert jobs_at_once(1) == cores
+    assert jobs_at_once(cores) == 1
+    assert jobs_at_once(2 * cores) == 1
