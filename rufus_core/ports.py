@@ -113,10 +113,11 @@ class StepProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """How a step of the recipe ended. `digest` is its artifact's, present when it was reused or completed."""
+    """How a step of the recipe ended. `digest` and `record_id` are its artifact's, when it was reused or completed."""
 
     status: Literal["reused", "completed", "failed", "cancelled"]
     digest: str | None = None
+    record_id: str | None = None
     error: str = ""
     log: Path | None = None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import threading
 from collections.abc import Mapping
@@ -22,6 +23,8 @@ from rufus_core.recipe.graph import Step
 from rufus_core.settings import ExecutionSettings
 from tasks.launcher import JobCancelled, LocalJob, job_environment
 from tasks.tracking import Tracker
+
+_RAISED = re.compile(r"[\w.]+(Error|Exception|Exit)\b")  # a traceback's last line, but for an exception of many lines
 
 
 class StepRunner:
@@ -61,7 +64,7 @@ class StepRunner:
         record = self._find(step)
         if record is not None:
             self._records[step.name] = record
-            return StepOutcome("reused", record.digest)
+            return StepOutcome("reused", record.digest, record.id)
         self._observer.step_started(step.name)
         self._tracker.step_started(step.name, step.title, {**step.config, "seed": step.seed})
         status, error = "FAILED", "not finished"
@@ -78,7 +81,7 @@ class StepRunner:
         finally:
             self._tracker.step_finished(step.name, status, error)
         self._records[step.name] = record
-        return StepOutcome("completed", record.digest, log=self._folder(step) / "job.log")
+        return StepOutcome("completed", record.digest, record.id, log=self._folder(step) / "job.log")
 
     def _make(self, step: Step) -> Record:
         """Run the step's job to its end. Raises JobFailed and JobCancelled."""
@@ -150,6 +153,7 @@ def _failure(step: Step, folder: Path, code: int | None) -> JobFailed:
         name = signal.Signals(-code).name
         hint = "perhaps the machine ran out of memory" if name == "SIGKILL" else None
         return JobFailed(f"the job of {step.name} was ended by {name}", hint=hint)
-    lines = (folder / "job.log").read_text(errors="replace").split("\n")
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it wrote nothing")
-    return JobFailed(f"the job of {step.name} ended without a result: {last}")
+    told = (folder / "job.log").read_text(errors="replace").splitlines()
+    raised = (line for line in reversed(told) if _RAISED.match(line))
+    reason = next(raised, next((line for line in reversed(told) if line.strip()), "it wrote nothing"))
+    return JobFailed(f"the job of {step.name} ended without a result: {reason.strip()}")

@@ -1,0 +1,62 @@
+"""What a finished run leaves to look at: the stage table, two figures, and the commands to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from rufus_core.evaluation.figures import learning_curves, stage_scores
+from rufus_core.evaluation.render import terminal_table
+from rufus_core.evaluation.scores import Scores
+from rufus_core.evaluation.table import Checkpoint, StageRow, stage_table
+from rufus_core.lineage.record import Record
+from rufus_core.lineage.store import Store
+from rufus_core.ports import RunOutcome
+from rufus_core.recipe.graph import Step
+from rufus_core.settings import Recipe
+
+
+def show_summary(
+    recipe: Recipe, graph: Sequence[Step], outcome: RunOutcome, home: Path, store: Store, console: Console
+) -> None:
+    records = _records(graph, outcome, store)
+    rows = _rows(records, store)
+    console.print()
+    console.print(terminal_table(rows, console.width))
+    console.print()
+    for file in _draw(recipe, records, rows, home / "figures", store):
+        console.print(f"figure: {file}", soft_wrap=True)
+    last = rows[-1].stage
+    console.print(f"next:   rufus trace {last}    where this checkpoint comes from")
+    console.print("        rufus table           the table again, also as Markdown, CSV or JSON")
+    console.print("        rufus ui              flows and curves in the browser")
+
+
+def _records(graph: Sequence[Step], outcome: RunOutcome, store: Store) -> list[Record]:
+    """Records of the run's artifacts, in the graph's order."""
+    found = (store.get(outcome.steps[step.name].record_id or "") for step in graph)
+    return [record for record in found if record is not None]
+
+
+def _rows(records: Sequence[Record], store: Store) -> list[StageRow]:
+    checkpoints = [
+        Checkpoint(stage=r.stage or r.kind, checkpoint=r.name, digest=r.digest, step=r.step)
+        for r in records
+        if r.kind in ("base", "checkpoint")
+    ]
+    scores = [Scores.load(store.path(r) / file) for r in records if r.kind == "scores" for file in sorted(r.files)]
+    return stage_table(checkpoints, scores)
+
+
+def _draw(
+    recipe: Recipe, records: Sequence[Record], rows: Sequence[StageRow], folder: Path, store: Store
+) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    curves = {r.stage or r.name: store.path(r) / "metrics.jsonl" for r in records if r.kind == "training"}
+    targets = {name: stage.evaluation.targets for name, stage in recipe.stages.items()}
+    files = [folder / "learning_curves.png", folder / "stage_scores.png"]
+    learning_curves(curves, files[0])
+    stage_scores(rows, targets, files[1])
+    return files
