@@ -12,8 +12,6 @@ from rufus_core.rollout.policy import load_policy
 from rufus_core.settings import RewardModelSettings
 from rufus_core.training.reward_model import RewardModel, train_reward_model
 
-_HELDOUT_SHARE = 0.2
-
 
 def build_reward_model(job: Job) -> Outcome:
     """Pairs of held-out prompts never enter: the split of a prompt's problem decides."""
@@ -23,7 +21,7 @@ def build_reward_model(job: Job) -> Outcome:
     pairs = list(preference_pairs(job.document.seed, settings.num_pairs))
     train = [pair for pair in pairs if split_of(pair.problem_id, split_seed) == "train"]
     heldout = [pair for pair in pairs if split_of(pair.problem_id, split_seed) == "heldout"]
-    model = RewardModel(load_policy(job.input("policy")))
+    model = RewardModel(load_policy(job.input("policy")), job.document.seed)
     with job.report(settings.steps) as report:
         metrics = train_reward_model(model, train, heldout, settings, job.document.seed, report)
     model.save(job.output)

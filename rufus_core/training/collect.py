@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,20 +12,28 @@ from rufus_core.algorithms.advantages import group_advantages
 from rufus_core.algorithms.sampling import in_window
 from rufus_core.algorithms.shaping import shortest_correct_penalty
 from rufus_core.data.mixture import epoch_order
+from rufus_core.errors import DataError
 from rufus_core.rewards.preference import over_length_penalty
 from rufus_core.settings import AlgorithmSettings, DynamicSamplingSettings, LengthPenaltySettings
 from rufus_core.types import Problem, Trajectory
 
 Rollout = Callable[[Sequence[Problem]], list[list[Trajectory]]]
 
+_MAX_ROUNDS = 3  # where no window says how often a short batch is refilled
+
 
 class ProblemStream:
-    """Problems without end: epoch after epoch, each in an order that depends on the seed and the epoch alone."""
+    """Problems without end: epoch after epoch, each in an order that depends on the seed and the epoch alone.
+
+    Raises:
+        DataError: there is no problem.
+    """
 
     def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+        if not problems:
+            raise DataError("there is no problem to train on")
         self._problems, self._seed = problems, seed
         self._orders = self._endless()
-        self.num_taken = 0
 
     def _endless(self) -> Iterator[int]:
         epoch = 0
@@ -34,7 +42,6 @@ class ProblemStream:
             epoch += 1
 
     def take(self, count: int) -> list[Problem]:
-        self.num_taken += count
         return [self._problems[next(self._orders)] for _ in range(count)]
 
 
@@ -54,16 +61,6 @@ class Counts:
             raise AssertionError(f"rollouts are not conserved: {self}")
 
 
-@dataclass(slots=True)
-class Batch:
-    """The rollouts of one step with their advantages, group after group, and all that was issued to get them."""
-
-    trajectories: list[Trajectory]
-    advantages: list[float]
-    issued: list[Trajectory]
-    counts: Counts = field(default_factory=Counts)
-
-
 def collect(
     stream: ProblemStream,
     rollout: Rollout,
@@ -73,12 +70,13 @@ def collect(
     """Groups to train on, everything that was issued, and the counts.
 
     Aborted and unscorable members leave their group before anything is computed (CA-R3); a group left with fewer than
-    two is dropped. With a window, whole groups outside it are dropped and refilled, for at most `max_rounds` rounds.
+    two is dropped, and with a window also a whole group outside it. What was dropped is refilled with other problems,
+    for a bounded number of rounds; what is short then is counted.
     """
     counts = Counts()
     kept: list[list[Trajectory]] = []
     issued: list[Trajectory] = []
-    max_rounds = window.max_rounds if window else 1
+    max_rounds = window.max_rounds if window else _MAX_ROUNDS
     factor = window.oversample_factor if window else 1.0
     while len(kept) < num_groups and counts.rounds < max_rounds:
         counts.rounds += 1
@@ -112,7 +110,7 @@ def shape_rewards(
             lengths,
             [t.verdict.passed for t in flat],
             [t.truncated for t in flat],
-            [t.problem_id for t in flat],
+            _group_ids(groups),
             max_tokens=max_tokens,
             cap=penalty.cap,
         )
@@ -124,8 +122,12 @@ def shape_rewards(
 
 
 def advantages_of(groups: Sequence[Sequence[Trajectory]], algorithm: AlgorithmSettings) -> list[float]:
-    """One advantage for each trajectory, in order. Groups are told apart by where they were sampled."""
+    """One advantage for each trajectory, in order."""
     rewards = [t.reward for group in groups for t in group]
-    # The same problem may be sampled twice in a step, as two groups.
-    ids = [f"{index}:{t.problem_id}" for index, group in enumerate(groups) for t in group]
-    return [float(a) for a in group_advantages(rewards, ids, algorithm.advantage)] if rewards else []
+    advantages: list[float] = group_advantages(rewards, _group_ids(groups), algorithm.advantage).tolist()
+    return advantages
+
+
+def _group_ids(groups: Sequence[Sequence[Trajectory]]) -> list[str]:
+    """An id of its own for each group: a small set's problem may be sampled twice in a step."""
+    return [f"{index}:{t.problem_id}" for index, group in enumerate(groups) for t in group]

@@ -42,7 +42,7 @@ def micro_batches(sequences: Sequence[TokenSequence], most_tokens: int) -> Itera
     lengths = [len(s.token_ids) for s in sequences]
     if not lengths:
         return
-    row_tokens = max(_ROW_TOKENS, *lengths) if len(lengths) > 1 else max(_ROW_TOKENS, lengths[0])
+    row_tokens = max(_ROW_TOKENS, *lengths)
     rows = pack(lengths, row_tokens)
     per_batch = max(1, most_tokens // row_tokens)
     for start in range(0, len(rows), per_batch):

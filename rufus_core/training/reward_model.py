@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from rufus_core.algorithms.schedules import learning_rate
 from rufus_core.data.chat import ChatFormat
 from rufus_core.data.preferences import PreferencePair
+from rufus_core.errors import DataError
 from rufus_core.ports import MetricSink
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.settings import RewardModelSettings
@@ -23,14 +24,17 @@ _HEAD_FILE = "value_head.safetensors"
 
 
 class RewardModel(nn.Module):
-    """Scores a final response to a conversation; scores compare within one prompt set only (RM-D3)."""
+    """Scores a final response to a conversation; scores compare within one prompt set only (RM-D3).
 
-    def __init__(self, policy: Policy) -> None:
+    The head's first weights depend on `seed` alone.
+    """
+
+    def __init__(self, policy: Policy, seed: int = 0) -> None:
         super().__init__()
         self.trunk, self.chat = policy.model, policy.chat
         self.head = nn.Linear(policy.model.config.hidden_size, 1)
         nn.init.zeros_(self.head.bias)
-        nn.init.normal_(self.head.weight, std=0.02)
+        nn.init.normal_(self.head.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
 
     def ids(self, prompt: Sequence[Message], response: str) -> list[int]:
         return conversation_ids(self.chat, prompt, response)
@@ -75,7 +79,16 @@ def train_reward_model(
     seed: int,
     sink: MetricSink,
 ) -> dict[str, float]:
-    """Minimise -log sigmoid(chosen - rejected). Returns accuracy and mean margin on the held-out pairs."""
+    """Minimise -log sigmoid(chosen - rejected). Returns accuracy and mean margin on the held-out pairs.
+
+    Raises:
+        DataError: there is no pair to train on, or none that is held out.
+    """
+    if not train or not heldout:
+        raise DataError(
+            f"{len(train)} pairs to train on and {len(heldout)} held out are too few",
+            hint="raise reward_model.num_pairs",
+        )
     pairs = [(model.ids(p.prompt, p.chosen), model.ids(p.prompt, p.rejected)) for p in train]
     rng = random.Random(seed)
     optimizer = make_optimizer(model, settings.optimizer)

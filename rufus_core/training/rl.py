@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from rufus_core.ports import Gym, MetricSink
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import AlgorithmSettings, RLStage
-from rufus_core.training.collect import Counts, ProblemStream, advantages_of, collect, shape_rewards
+from rufus_core.training.collect import Counts, ProblemStream, Rollout, advantages_of, collect, shape_rewards
 from rufus_core.training.forward import PackedBatch, TokenSequence, micro_batches, token_logprobs
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
 from rufus_core.types import Problem, Trajectory
@@ -65,7 +65,8 @@ def train_rl(
     steps = stage.run.steps
     assert steps is not None
     engine = EmbeddedEngine(policy.model, policy.chat.tokenizer.pad_token_id)
-    needs_reference = any(at_step(stage, step).algorithm.kl_coef for step in (1, steps))
+    starts = [1, *(phase.from_step for phase in stage.phases)]
+    needs_reference = any(at_step(stage, step).algorithm.kl_coef for step in starts)
     reference = copy.deepcopy(policy.model).eval() if needs_reference else None
     optimizer = make_optimizer(policy.model, stage.optimizer)
     stream = ProblemStream(problems, seed)
@@ -75,13 +76,8 @@ def train_rl(
         limits = limits_of(now, policy.context_length, training=True)
         engine.weight_version = str(step - 1)
         started = time.perf_counter()
-
-        def rollout(chosen: Sequence[Problem], now: RLStage = now, limits: Limits = limits, step: int = step):  # type: ignore[no-untyped-def]
-            size = now.rollout.samples_per_prompt
-            specs = [EpisodeSpec(p, i, _episode_seed(seed, step, k)) for k, p in enumerate(chosen) for i in range(size)]
-            done = run_episodes(engine, policy.chat, gym, specs, limits, workers=workers)
-            return [done[k * size : (k + 1) * size] for k in range(len(chosen))]
-
+        size = now.rollout.samples_per_prompt
+        rollout = _rollout(engine, policy, gym, limits, size, _group_seeds(seed, step), workers)
         groups, issued, counts = collect(stream, rollout, now.rollout.prompts_per_rollout, now.dynamic_sampling)
         shape_rewards(groups, now.length_penalty, limits.turn_tokens)
         advantages = advantages_of(groups, now.algorithm)
@@ -89,8 +85,9 @@ def train_rl(
 
         trainer = _Updater(policy, reference, optimizer, now)
         metrics: dict[str, float] = {}
+        num_taken = 0
         trained = [t for group in groups for t in group]
-        shares = _split([len(group) for group in groups], now.rollout.opt_steps_per_rollout)
+        shares = split_groups([len(group) for group in groups], now.rollout.opt_steps_per_rollout)
         # With a single optimizer step the policy that is trained is the one before the step.
         old = trainer.logprobs(trained) if len(shares) > 1 else None
         for share in shares:
@@ -98,6 +95,8 @@ def train_rl(
             rate = learning_rate(num_updates, steps * now.rollout.opt_steps_per_rollout, now.optimizer)
             updated = trainer.update(trained[share], advantages[share], old[share] if old else None, rate)
             metrics = updated or metrics
+            num_taken += bool(updated)
+        metrics["skipped_updates"] = float(now.rollout.opt_steps_per_rollout - num_taken)
         metrics |= rollout_metrics(issued, counts)
         metrics |= {"rollout_seconds": rolled_out - started, "train_seconds": time.perf_counter() - rolled_out}
         sink.log(step, metrics)
@@ -108,11 +107,25 @@ def train_rl(
     policy.model.eval()
 
 
-def _episode_seed(seed: int, step: int, position: int) -> int:
-    return (seed * 1_000_003 + step) * 10_007 + position
+def _rollout(
+    engine: EmbeddedEngine, policy: Policy, gym: Gym, limits: Limits, size: int, seeds: Iterator[int], workers: int
+) -> Rollout:
+    """What rolls out a group of `size` for each problem of a step; each group takes the next seed."""
+
+    def rollout(problems: Sequence[Problem]) -> list[list[Trajectory]]:
+        specs = [EpisodeSpec(p, i, s) for p, s in zip(problems, seeds, strict=False) for i in range(size)]
+        done = run_episodes(engine, policy.chat, gym, specs, limits, workers=workers)
+        return [done[start : start + size] for start in range(0, len(done), size)]
+
+    return rollout
 
 
-def _split(group_sizes: Sequence[int], parts: int) -> list[slice]:
+def _group_seeds(seed: int, step: int) -> Iterator[int]:
+    """Seeds of a step's groups, refilled ones too: no two groups of a run share one."""
+    return itertools.count((seed * 1_000_003 + step) * 10_007)
+
+
+def split_groups(group_sizes: Sequence[int], parts: int) -> list[slice]:
     """Whole groups over the optimizer steps, as evenly as it goes; a share without a group takes no step."""
     starts = [0, *itertools.accumulate(group_sizes)]
     bounds = [starts[round(len(group_sizes) * k / parts)] for k in range(parts + 1)]

@@ -9,6 +9,7 @@ import torch
 from rufus_core.algorithms.schedules import learning_rate
 from rufus_core.data.chat import MaskedIds
 from rufus_core.data.mixture import epoch_order
+from rufus_core.errors import DataError
 from rufus_core.ports import MetricSink
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import SFTStage
@@ -28,8 +29,14 @@ def train_sft(
 ) -> None:
     """Train in place. `save(step)` is called at every checkpoint interval and at the end.
 
-    The loss of a step is the mean over all its assistant tokens, however the batch is cut (SFT-06).
+    The loss of a step is the mean over all its assistant tokens, however the batch is cut (SFT-06). A batch without
+    such a token takes no optimizer step and is counted as `skipped_updates`.
+
+    Raises:
+        DataError: there is no example.
     """
+    if not examples:
+        raise DataError("there is no example to train on")
     steps, size = stage.run.steps, stage.batch.global_batch_sequences
     assert steps is not None
     model = policy.model.train()
@@ -43,15 +50,17 @@ def train_sft(
         chosen, order = order[:size], order[size:]
         batch = [TokenSequence(i, examples[i].token_ids, examples[i].loss_mask) for i in chosen]
         num_tokens = sum(sum(s.mask[1:]) for s in batch)
-        loss_sum = 0.0
+        loss_sum = norm = 0.0
         for micro in micro_batches(batch, _MICRO_BATCH_TOKENS):
             logits = trained_logits(model, micro)
-            loss = torch.nn.functional.cross_entropy(logits, micro.target_N, reduction="sum") / num_tokens
+            loss = torch.nn.functional.cross_entropy(logits, micro.target_N, reduction="sum") / max(1, num_tokens)
             loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
         rate = learning_rate(step, steps, stage.optimizer)
-        norm = optimizer_step(model, optimizer, rate, stage.optimizer.grad_clip)
-        sink.log(step, {"loss": loss_sum, "grad_norm": norm, "lr": rate, "tokens": num_tokens, "epoch": float(epoch)})
+        if num_tokens:
+            norm = optimizer_step(model, optimizer, rate, stage.optimizer.grad_clip)
+        metrics = {"loss": loss_sum, "grad_norm": norm, "lr": rate, "tokens": float(num_tokens), "epoch": float(epoch)}
+        sink.log(step, metrics | {"skipped_updates": float(num_tokens == 0)})
         interval = stage.run.checkpoint_interval_steps
         if step == steps or (interval and step % interval == 0):
             save(step)
