@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jsonschema
+import jinja2
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.chat_template_utils import render_jinja_template
 
+from rufus_core.data.tool_calls import MalformedCall, parse_calls, without_calls
 from rufus_core.errors import TemplateError
-from rufus_core.types import Message, ToolCall, ToolSchema
+from rufus_core.types import Json, Message, ToolCall, ToolSchema
 
-_GLM_STOPS = (
-    "<|user|>",
-    "<|observation|>",
-    "<|endoftext|>",
-)  # GLM has no end-of-turn token: the next role's marker stops
-_CALL = re.compile(r"<tool_call>(.*?)(</tool_call>|\Z)", re.DOTALL)
-_ARGUMENT = re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>\s*", re.DOTALL)
+# GLM has no end-of-turn token: the next role's marker ends a turn.
+_GLM_STOPS = ("<|user|>", "<|observation|>", "<|endoftext|>")
+_MARK_TURNS = "wrap each assistant turn of the template in {% generation %} ... {% endgeneration %}"
+_KEEP_TURNS = "let the template show every assistant message as it was, whatever follows it"
 
 
 def load_chat(path: Path) -> ChatFormat:
@@ -39,13 +35,6 @@ class MaskedIds:
 
 
 @dataclass(frozen=True, slots=True)
-class MalformedCall:
-    """A tool call that can't be dispatched: unparsable, an unknown tool, or arguments that fail the schema."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class ParsedTurn:
     """One sampled assistant turn. `actions` are its tool calls in order; `message` holds the well-formed ones."""
 
@@ -54,10 +43,10 @@ class ParsedTurn:
 
 
 class ChatFormat:
-    """A tokenizer's chat template, checked once for what training needs.
+    """A tokenizer and its chat template, which is checked for what training needs wherever it is used for that.
 
     Raises:
-        TemplateError: the tokenizer has no chat template.
+        TemplateError: the tokenizer has no chat template or no token that ends a turn.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -68,8 +57,11 @@ class ChatFormat:
         stops = [vocabulary[token] for token in _GLM_STOPS if token in vocabulary]
         if tokenizer.eos_token_id is not None:
             stops.append(tokenizer.eos_token_id)
+        if not stops:
+            raise TemplateError("no token of the tokenizer ends a turn", hint="set the tokenizer's eos_token")
         self.stop_token_ids = tuple(dict.fromkeys(stops))
-        self._special = sorted((t for t in tokenizer.all_special_tokens if len(t) > 2), key=len, reverse=True)
+        control = {*tokenizer.all_special_tokens, *tokenizer.convert_ids_to_tokens(stops)}
+        self._control_tokens = sorted((t for t in control if len(t) > 2), key=lambda t: (-len(t), t))
 
     # -- messages to ids ---------------------------------------------------------------------------------------------
 
@@ -84,47 +76,79 @@ class ChatFormat:
     ) -> list[MaskedIds]:
         """Ids and loss masks of supervised examples, each `(messages, supervise, tools)`, one flag a message.
 
+        Only assistant messages can carry loss, and with each the token that ends it (SLM-04).
+
         Raises:
-            TemplateError: the template marks no generation, or not one span for each assistant message.
+            TemplateError: the template does not mark exactly the assistant turns, each with its end, as generated, or
+                leaves out what a supervised message says.
         """
         texts, all_spans = self._render([m for m, _, _ in examples], [t for _, _, t in examples], spans=True)
         encoded = self.tokenizer(texts, add_special_tokens=False, return_offsets_mapping=True)
         rows = []
-        for (messages, supervise, _), spans, ids, offsets in zip(
-            examples, all_spans, encoded["input_ids"], encoded["offset_mapping"], strict=True
+        for (messages, supervise, _), text, spans, ids, offsets in zip(
+            examples, texts, all_spans, encoded["input_ids"], encoded["offset_mapping"], strict=True
         ):
-            wanted = [flag for message, flag in zip(messages, supervise, strict=True) if message.role == "assistant"]
-            if len(spans) != len(wanted):
+            turns = [pair for pair in zip(messages, supervise, strict=True) if pair[0].role == "assistant"]
+            if len(spans) != len(turns):
                 raise TemplateError(
-                    f"the chat template marks {len(spans)} generated spans for {len(wanted)} assistant messages",
-                    hint="wrap each assistant turn of the template in {% generation %} ... {% endgeneration %}",
+                    f"the chat template marks {len(spans)} generated spans for {len(turns)} assistant messages",
+                    hint=_MARK_TURNS,
                 )
-            kept = [span for span, flag in zip(spans, wanted, strict=True) if flag]
-            rows.append(MaskedIds(list(ids), _mask(offsets, kept)))
+            kept = [(span, turn) for span, (turn, supervised) in zip(spans, turns, strict=True) if supervised]
+            for (start, end), turn in kept:
+                self._check_shown(turn, text[start:end])
+            mask = _mask(offsets, [span for span, _ in kept])
+            num_ends = sum(flag and token in self.stop_token_ids for token, flag in zip(ids, mask, strict=True))
+            if num_ends != len(kept) or (kept and all(mask)):
+                raise TemplateError(
+                    f"the chat template marks {num_ends} ends of turn as generated for {len(kept)} supervised messages",
+                    hint=f"{_MARK_TURNS}, with the token that ends the turn inside",
+                )
+            rows.append(MaskedIds(list(ids), mask))
         return rows
 
-    def tool_suffix_ids(self, results: Sequence[str]) -> list[int]:
+    def tool_suffix_ids(self, results: Sequence[str], stop_id: int | None = None) -> list[int]:
         """The ids that follow a sampled turn when its tool calls were answered, up to the policy's next turn.
 
-        Found by rendering a sample conversation: whatever the template puts after the assistant's generated span.
+        `stop_id` is the token that ended the turn; where the template ends such a turn with another one, the suffix
+        begins with that.
+
+        Raises:
+            TemplateError: the template marks no generation, or shows a turn otherwise once something follows it.
         """
-        call = Message(role="assistant", tool_calls=(ToolCall(name="f", arguments={}),) * len(results))
-        return self._suffix([call, *(Message(role="tool", content=text) for text in results)])
+        call = ToolCall(name="f", arguments={})
+        turn = Message(role="assistant", reasoning="because", tool_calls=(call,) * len(results))
+        return self._suffix(turn, [Message(role="tool", content=text) for text in results], stop_id)
 
-    def user_suffix_ids(self, text: str) -> list[int]:
-        """The ids that follow a sampled turn when the user replies, up to the policy's next turn."""
-        return self._suffix([Message(role="assistant", content="y"), Message(role="user", content=text)])
+    def user_suffix_ids(self, text: str, stop_id: int | None = None) -> list[int]:
+        """The ids that follow a sampled turn when the user replies; otherwise as `tool_suffix_ids` (GYM-13)."""
+        turn = Message(role="assistant", reasoning="because", content="y")
+        return self._suffix(turn, [Message(role="user", content=text)], stop_id)
 
-    def _suffix(self, tail: Sequence[Message]) -> list[int]:
-        texts, spans = self._render(
-            [[Message(role="user", content="x"), *tail]], [()], add_generation_prompt=True, spans=True
-        )
-        if len(spans[0]) != 1:
+    def _suffix(self, turn: Message, replies: Sequence[Message], stop_id: int | None) -> list[int]:
+        """Found by rendering a sample conversation: whatever the template puts after the assistant's turn."""
+        history: list[Message] = [Message(role="user", content="x")]
+        once, twice = [*history, turn, *replies], [*history, turn, *replies, turn, *replies]
+        texts, spans = self._render([history, once, twice], [()] * 3, add_generation_prompt=True, spans=True)
+        if [len(found) for found in spans] != [0, 1, 2]:
+            raise TemplateError("the chat template doesn't mark what the assistant generates", hint=_MARK_TURNS)
+        if not (texts[2].startswith(texts[1]) and texts[1].startswith(texts[0])):
+            raise TemplateError("the chat template rewrites earlier turns when a later one is added", hint=_KEEP_TURNS)
+        start, end = spans[1][0]
+        self._check_shown(turn, texts[1][start:end])
+        ids = self._encode(texts[1][start:])
+        stop = next((i for i, token in enumerate(ids) if token in self.stop_token_ids), None)
+        if stop is None or stop >= len(self._encode(texts[1][start:end])):
             raise TemplateError(
-                "the chat template has no generation marks, so the text after an assistant turn can't be told",
-                hint="wrap each assistant turn of the template in {% generation %} ... {% endgeneration %}",
+                "the chat template doesn't mark the token that ends an assistant turn as generated",
+                hint=f"{_MARK_TURNS}, with the token that ends the turn inside",
             )
-        return self._encode(texts[0][spans[0][0][1] :])
+        return ids[stop:] if stop_id not in (None, ids[stop]) else ids[stop + 1 :]
+
+    def _check_shown(self, message: Message, rendered: str) -> None:
+        for part in (message.reasoning, message.content, *(call.name for call in message.tool_calls)):
+            if part and self.neutralise(part).strip() not in rendered:
+                raise TemplateError(f"the chat template drops {part[:40]!r} from an assistant turn", hint=_KEEP_TURNS)
 
     def _encode(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -139,14 +163,19 @@ class ChatFormat:
     ) -> tuple[list[str], list[list[tuple[int, int]]]]:
         texts, indices = [], []
         for messages, schemas in zip(conversations, tools, strict=True):
-            rendered, generated = render_jinja_template(
-                [[self._as_dict(message) for message in messages]],
-                tools=[_schema_dict(schema) for schema in schemas] or None,
-                chat_template=self.tokenizer.chat_template,
-                return_assistant_tokens_mask=spans,
-                add_generation_prompt=add_generation_prompt,
-                **self.tokenizer.special_tokens_map,
-            )
+            try:
+                rendered, generated = render_jinja_template(
+                    [[self._as_dict(message) for message in messages]],
+                    tools=[self._schema_dict(schema) for schema in schemas] or None,
+                    chat_template=self.tokenizer.chat_template,
+                    return_assistant_tokens_mask=spans,
+                    add_generation_prompt=add_generation_prompt,
+                    **self.tokenizer.special_tokens_map,
+                )
+            except jinja2.TemplateError as error:
+                raise TemplateError(f"the chat template can't show a conversation: {error}") from error
+            if missing := [schema.name for schema in schemas if schema.name not in rendered[0]]:
+                raise TemplateError(f"the chat template doesn't show the tool {missing[0]!r}")
             texts.append(rendered[0])
             indices.append([tuple(span) for span in generated[0]] if spans else [])
         return texts, indices
@@ -157,66 +186,82 @@ class ChatFormat:
             data["reasoning_content"] = self.neutralise(message.reasoning)
         if message.tool_calls:
             data["tool_calls"] = [
-                {"type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+                {"type": "function", "function": {"name": call.name, "arguments": self._neutral(call.arguments)}}
                 for call in message.tool_calls
             ]
         return data
 
+    def _schema_dict(self, schema: ToolSchema) -> dict[str, Any]:
+        described = {"name": schema.name, "description": schema.description, "parameters": schema.parameters}
+        return {"type": "function", "function": self._neutral(described)}
+
+    def _neutral(self, value: Json) -> Json:
+        if isinstance(value, str):
+            return self.neutralise(value)
+        if isinstance(value, dict):
+            return {self.neutralise(key): self._neutral(inner) for key, inner in value.items()}
+        return [self._neutral(inner) for inner in value] if isinstance(value, list) else value
+
     def neutralise(self, text: str) -> str:
         """Text in which no control token of the tokenizer is left: a zero-width space breaks each one up.
 
-        Problem files, tools and users must not be able to open or close a turn.
+        Problem files, tools and users must not be able to open or close a turn. Halves of a surrogate pair, which no
+        tokenizer reads, become question marks.
         """
-        for token in self._special:
-            if token in text:
-                text = text.replace(token, token[0] + "\u200b" + token[1:])
+        text = text.encode(errors="replace").decode()
+        for token in self._control_tokens:
+            text = text.replace(token, token[0] + "\u200b" + token[1:])
         return text
 
     def truncate(self, text: str, most_tokens: int) -> str:
-        """A tool's result cut to a number of tokens: head and tail stay, a marker stands between (GYM-24)."""
-        if len(text) <= most_tokens:  # a token is at least one character
+        """A tool's result cut to a number of tokens: head and tail stay, a marker stands between (GYM-24).
+
+        Where not even the marker fits, the head alone stays.
+        """
+        text = self.neutralise(text)
+        if len(text.encode()) <= most_tokens:  # a token is at least one byte
             return text
         offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         if len(offsets) <= most_tokens:
             return text
-        head = offsets[most_tokens // 2][0]
-        tail = offsets[len(offsets) - (most_tokens - most_tokens // 2)][0]
-        return f"{text[:head]}\n[... {tail - head} characters left out ...]\n{text[tail:]}"
+        room = most_tokens - len(self._encode(_cut_marker(len(text))))
+        if room < 2:
+            return text[: offsets[most_tokens][0]]
+        head = offsets[room // 2][0]
+        tail = offsets[len(offsets) - (room - room // 2) - 1][1]
+        return text[:head] + _cut_marker(tail - head) + text[tail:]
 
     # -- ids to messages ---------------------------------------------------------------------------------------------
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        return str(self.tokenizer.decode(list(token_ids), skip_special_tokens=False))
+        return str(
+            self.tokenizer.decode(list(token_ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
 
     def parse(self, sampled_ids: Sequence[int], tools: Sequence[ToolSchema]) -> ParsedTurn:
-        """Read a sampled turn: reasoning, content and tool calls. A malformed call stays as it was sampled."""
+        """Read a sampled turn: reasoning, content and tool calls. A malformed call stays as it was sampled.
+
+        Content is what follows the last closed think block; a turn that leaves one open has none.
+        """
         ids = list(sampled_ids)
         if ids and ids[-1] in self.stop_token_ids:
             ids.pop()
         text = self.decode(ids)
         reasoning, closed, rest = text.rpartition("</think>")
-        opened = "<think>" in text
-        if not closed:  # an unclosed think block is no answer
-            reasoning, rest = (text, "") if opened else ("", text)
-        actions = _actions(rest, tools) if tools else ()
+        if opened := "<think>" in rest:
+            reasoning, rest = text, ""
+        actions = parse_calls(rest, tools) if tools else ()
         message = Message(
             role="assistant",
-            content=(_CALL.sub("", rest) if tools else rest).strip(),
+            content=(without_calls(rest) if tools else rest).strip(),
             reasoning=reasoning.replace("<think>", "", 1).strip() if (opened or closed) else None,
             tool_calls=tuple(action for action in actions if isinstance(action, ToolCall)),
         )
         return ParsedTurn(message, actions)
 
 
-def _actions(text: str, tools: Sequence[ToolSchema]) -> tuple[ToolCall | MalformedCall, ...]:
-    known = {tool.name: tool for tool in tools}
-    actions: list[ToolCall | MalformedCall] = []
-    for match in _CALL.finditer(text):
-        try:
-            actions.append(_parse_call(match.group(1), bool(match.group(2)), known))
-        except ValueError as error:
-            actions.append(MalformedCall(str(error)))
-    return tuple(actions)
+def _cut_marker(num_characters: int) -> str:
+    return f"\n[{num_characters} characters cut]\n"
 
 
 def _mask(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) -> list[int]:
@@ -226,56 +271,3 @@ def _mask(offsets: Sequence[tuple[int, int]], spans: Sequence[tuple[int, int]]) 
             span_index += 1
         mask.append(int(span_index < len(spans) and start >= spans[span_index][0]))
     return mask
-
-
-def _schema_dict(schema: ToolSchema) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {"name": schema.name, "description": schema.description, "parameters": schema.parameters},
-    }
-
-
-def _parse_call(body: str, terminated: bool, known: dict[str, ToolSchema]) -> ToolCall:
-    """One tool call in GLM's key/value form or as a JSON object. Raises ValueError with the reason it is malformed."""
-    if not terminated:
-        raise ValueError("unterminated tool call")
-    body = body.strip()
-    if body.startswith("{"):
-        try:
-            data = json.loads(body)
-            name, arguments = data["name"], data.get("arguments", {})
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise ValueError("tool call is not valid JSON") from error
-        schema = _known(name, known)
-    else:
-        name, _, tail = body.partition("\n")
-        schema = _known(name.strip(), known)
-        arguments, end = {}, 0
-        for match in _ARGUMENT.finditer(tail):
-            if match.start() != end:
-                break
-            arguments[match.group(1)] = _value(match.group(2), schema, match.group(1))
-            end = match.end()
-        if tail[end:].strip():
-            raise ValueError("text between the arguments of a tool call")
-    problem = next(iter(jsonschema.Draft202012Validator(schema.parameters).iter_errors(arguments)), None)
-    if problem is not None:
-        raise ValueError(problem.message[:200])
-    return ToolCall(name=schema.name, arguments=arguments)
-
-
-def _known(name: object, known: dict[str, ToolSchema]) -> ToolSchema:
-    if not isinstance(name, str) or name not in known:
-        raise ValueError(f"unknown tool {str(name)[:60]!r}")
-    return known[name]
-
-
-def _value(text: str, schema: ToolSchema, key: str) -> Any:
-    """GLM writes strings raw and everything else as JSON; the schema says which one an argument is."""
-    kind = schema.parameters.get("properties", {}).get(key, {}).get("type", "string")
-    if kind == "string":
-        return text
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"argument {key!r} is not {kind}") from error

@@ -42,7 +42,7 @@ def build_tokenizer(words: Iterable[str], context_tokens: int) -> PreTrainedToke
     Any text makes the round trip. Spaces are tokens of their own, so that a word keeps its id wherever it stands.
     """
     characters = [c for c in string.printable if c not in "\x0b\x0c\r"]
-    pieces = [*characters, *dict.fromkeys(words)]
+    pieces = dict.fromkeys([*characters, *words])
     # Scores only rank the ways to cut one word: as a whole, else by characters, else by bytes.
     vocabulary = [(END_OF_TEXT, 0.0)]
     vocabulary += [(piece, -1.0) for piece in pieces]

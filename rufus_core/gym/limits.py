@@ -9,11 +9,16 @@ from rufus_core.settings import RLStage
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets of one episode (GYM-07). A limit of N allows exactly N; the attempt at N + 1 ends the episode."""
+    """Budgets of one episode (GYM-07). A limit of N allows exactly N; the attempt at N + 1 ends the episode.
+
+    An iteration is a model call with the tool calls it makes. None: bounded by the tool calls, for each iteration but
+    the last makes one.
+    """
 
     turn_tokens: int
     trajectory_tokens: int
     tool_calls: int = 0
+    iterations: int | None = None
     result_tokens: int = 8000
     temperature: float = 1.0
     top_p: float = 1.0

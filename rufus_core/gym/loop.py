@@ -6,10 +6,11 @@ The token trajectory only ever grows: sampled ids, then the template's suffix fo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import dataclass, field, replace
 
-from rufus_core.data.chat import ChatFormat, MalformedCall
+from rufus_core.data.chat import ChatFormat
+from rufus_core.data.tool_calls import MalformedCall
 from rufus_core.errors import InfrastructureError
 from rufus_core.gym.limits import Limits
 from rufus_core.ports import Engine, Environment, GenerateRequest, GenerateResult, Gym, SamplingParams
@@ -46,19 +47,19 @@ def run_episodes(
 ) -> list[Trajectory]:
     """Roll out every spec and score it. Results keep the order of the specs.
 
-    An InfrastructureError aborts its own episode only (CA-R3); any other exception is a bug and is raised.
+    An InfrastructureError aborts its own episode only (CA-R3); any other exception is a bug and is raised. A problem
+    whose prompt leaves no room to answer is unscorable and opens no environment.
     """
+    limits = replace(limits, trajectory_tokens=min(limits.trajectory_tokens, engine.context_length))
+    runs = [_Run(spec, chat, limits) for spec in specs]
     with ThreadPoolExecutor(workers) as pool:
-        runs = [_Run(spec, chat, limits) for spec in specs]
         try:
-            _each(pool, runs, lambda run: run.open(gym))
-            active = [run for run in runs if run.termination is None]
-            while active:
-                results = engine.generate([run.request(chat) for run in active])
+            _each(pool, [run for run in runs if run.termination is None], lambda run: run.open(gym))
+            while active := [run for run in runs if run.termination is None]:
+                results = engine.generate([run.request() for run in active])
                 for run, result in zip(active, results, strict=True):
-                    run.take_turn(result, chat)
-                _each(pool, [run for run in active if run.actions], lambda run: run.act(chat))
-                active = [run for run in active if run.termination is None]
+                    run.take_turn(result)
+                _each(pool, [run for run in active if run.actions], _Run.act)
             _each(pool, runs, _Run.score)
         finally:
             _each(pool, runs, _Run.close)
@@ -66,8 +67,11 @@ def run_episodes(
 
 
 def _each(pool: ThreadPoolExecutor, runs: Iterable[_Run], work: Callable[[_Run], None]) -> None:
-    for done in pool.map(work, runs):
-        assert done is None  # drains the iterator, which raises what a worker raised
+    """Do one thing for every run. All have ended before a bug in one is raised, so none is closed while it works."""
+    futures = [pool.submit(work, run) for run in runs]
+    wait(futures)
+    for future in futures:
+        future.result()
 
 
 @dataclass(slots=True)
@@ -96,6 +100,7 @@ class _Run:
         self.episode = Episode(problem, list(problem.prompt), Termination.RUNTIME_ERROR)
         if len(self.token_ids) >= self.limits.trajectory_tokens:
             self.termination = Termination.MAX_CONTEXT_LENGTH
+            self.verdict = Verdict.unscorable(f"a prompt of {len(self.token_ids)} tokens leaves no room for an answer")
 
     def open(self, gym: Gym) -> None:
         try:
@@ -103,7 +108,7 @@ class _Run:
         except InfrastructureError as error:
             self._abort(Termination.ABORTED_SANDBOX_BOOT, str(error))
 
-    def request(self, chat: ChatFormat) -> GenerateRequest:
+    def request(self) -> GenerateRequest:
         room = self.limits.trajectory_tokens - len(self.token_ids)
         seed = int(content_id(self.spec.seed, self.spec.problem.id, self.spec.sample_index, self.num_turns)[:15], 16)
         return GenerateRequest(
@@ -113,13 +118,13 @@ class _Run:
                 max_new_tokens=min(self.limits.turn_tokens, room),
                 temperature=self.limits.temperature,
                 top_p=self.limits.top_p,
-                stop_token_ids=chat.stop_token_ids,
+                stop_token_ids=self.chat.stop_token_ids,
                 sampling_seed=seed,
             ),
         )
 
-    def take_turn(self, result: GenerateResult, chat: ChatFormat) -> None:
-        self.token_ids = self.token_ids + result.output_ids
+    def take_turn(self, result: GenerateResult) -> None:
+        self.token_ids = self.token_ids + result.output_ids  # a new list: the request still holds the old one
         self.loss_mask += [1] * len(result.output_ids)
         self.logprobs += result.output_logprobs
         self.episode.num_response_tokens += len(result.output_ids)
@@ -132,39 +137,50 @@ class _Run:
             full = len(self.token_ids) >= self.limits.trajectory_tokens
             self.termination = Termination.MAX_CONTEXT_LENGTH if full else Termination.MAX_GENERATION_LENGTH
             return
-        turn = chat.parse(result.output_ids, self.spec.problem.tools)
+        turn = self.chat.parse(result.output_ids, self.spec.problem.tools)
         self.episode.messages.append(turn.message)
-        self.actions = turn.actions
+        calls_left = self.limits.tool_calls - self.episode.num_calls
+        self.actions = turn.actions[:calls_left]
         if not turn.actions:
             self.termination = Termination.TASK_COMPLETE
-        elif self.episode.num_calls + len(turn.actions) > self.limits.tool_calls:
-            self.termination, self.actions = Termination.MAX_TOOL_CALLS, ()
+        elif len(turn.actions) > calls_left:
+            self.termination = Termination.MAX_TOOL_CALLS
 
-    def act(self, chat: ChatFormat) -> None:
+    def act(self) -> None:
         """Run the turn's tool calls in order and append what they returned; the observation is never trained on."""
         assert self.environment is not None
         observations = []
         for action in self.actions:
             self.episode.num_calls += 1
-            if isinstance(action, MalformedCall):
-                self.episode.num_malformed_calls += 1
-                observations.append(f"error: {action.reason}")
-                continue
             try:
-                result: ToolResult = self.environment.call(action)
+                observations.append(self._observe(self.environment, action))
             except InfrastructureError as error:
                 self._abort(Termination.ABORTED_CONNECTION, str(error))
                 return
-            self.episode.num_successful_calls += not result.failed
-            observations.append(chat.truncate(result.content, self.limits.result_tokens))
         self.actions = ()
         self.episode.messages += [Message(role="tool", content=text) for text in observations]
-        suffix = chat.tool_suffix_ids(observations)
+        if self.num_turns == self.limits.iterations:
+            self.termination = self.termination or Termination.MAX_ITERATIONS
+        if self.termination is None:
+            self._append(self.chat.tool_suffix_ids(observations, self.token_ids[-1]))
+
+    def _observe(self, environment: Environment, action: ToolCall | MalformedCall) -> str:
+        if isinstance(action, MalformedCall):
+            self.episode.num_malformed_calls += 1
+            result = ToolResult(f"error: {action.reason}", failed=True)
+        else:
+            result = environment.call(action)
+        self.episode.num_successful_calls += not result.failed
+        return self.chat.truncate(result.content, self.limits.result_tokens)
+
+    def _append(self, suffix: list[int]) -> None:
+        """Make the observation part of the next prompt; if that leaves no room to answer, the episode ends before."""
+        if len(self.token_ids) + len(suffix) >= self.limits.trajectory_tokens:
+            self.termination = Termination.MAX_CONTEXT_LENGTH
+            return
         self.token_ids = self.token_ids + suffix
         self.loss_mask += [0] * len(suffix)
         self.logprobs += [0.0] * len(suffix)
-        if len(self.token_ids) >= self.limits.trajectory_tokens:
-            self.termination = Termination.MAX_CONTEXT_LENGTH
 
     def score(self) -> None:
         assert self.termination is not None
