@@ -48,11 +48,13 @@ class EmbeddedEngine:
         results: dict[int, GenerateResult] = {}
         was_training = self._model.training
         self._model.eval()
-        with torch.no_grad():
-            for start in range(0, len(order), self._max_batch):
-                chunk = order[start : start + self._max_batch]
-                results.update(zip(chunk, self._generate_batch([requests[i] for i in chunk]), strict=True))
-        self._model.train(was_training)
+        try:
+            with torch.no_grad():
+                for start in range(0, len(order), self._max_batch):
+                    chunk = order[start : start + self._max_batch]
+                    results.update(zip(chunk, self._generate_batch([requests[i] for i in chunk]), strict=True))
+        finally:
+            self._model.train(was_training)
         return [results[i] for i in range(len(requests))]
 
     def _generate_batch(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
@@ -15,6 +16,7 @@ from rufus_core.data.chat import ChatFormat
 from rufus_core.errors import LineageError
 
 transformers_logging.disable_progress_bar()
+_HOW_IT_WAS_LOADED = ("is_local", "local_files_only")  # what the tokenizer would write down about its own origin
 
 
 @dataclass(slots=True)
@@ -28,6 +30,8 @@ class Policy:
 
     def save(self, folder: Path) -> None:
         """Write weights (safetensors), configuration, tokenizer and chat template: equal bytes for equal policies."""
+        for key in _HOW_IT_WAS_LOADED:
+            self.chat.tokenizer.init_kwargs.pop(key, None)
         with contextlib.redirect_stderr(io.StringIO()):
             self.model.save_pretrained(folder)
             self.chat.tokenizer.save_pretrained(folder)
@@ -42,11 +46,19 @@ def load_policy(path: Path | str, dtype: torch.dtype = torch.float32) -> Policy:
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(path, dtype=dtype, use_safetensors=True, trust_remote_code=False)
-    except (OSError, ValueError, KeyError) as error:
-        raise LineageError(
-            f"can't load a policy: {str(error).splitlines()[0]}",
-            where=str(path),
-            hint="give a Hugging Face causal LM directory with safetensors weights",
-        ) from error
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise _unloadable(path, next(iter(str(error).splitlines()), type(error).__name__)) from error
+    if missing := sorted(info["missing_keys"]):  # the loader would fill them in at random
+        raise _unloadable(path, f"{len(missing)} weights are missing, first {missing[0]}")
     return Policy(model.eval(), ChatFormat(tokenizer))
+
+
+def _unloadable(path: Path | str, reason: str) -> LineageError:
+    return LineageError(
+        f"can't load a policy: {reason}",
+        where=str(path),
+        hint="give a Hugging Face causal LM directory with safetensors weights",
+    )
