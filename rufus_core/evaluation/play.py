@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from rufus_core.errors import DataError
 from rufus_core.gym.limits import limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
 from rufus_core.ports import Gym
@@ -20,14 +21,20 @@ def play(
     gym: Gym,
     stage_by_family: Mapping[str, RLStage],
     problems: Sequence[Problem],
+    *,
     samples: int,
     temperature: float,
     seed: int,
-    workers: int,
+    response_budget: int | None = None,
+    workers: int = 2,
 ) -> dict[str, tuple[float | None, ...]]:
     """Pass (1) or fail (0) of `samples` rollouts for each problem id; None where the infrastructure failed.
 
-    The seed fixes every sample, so that two checkpoints are compared on the same draws.
+    The seed fixes every sample, so that two checkpoints are compared on the same draws. `response_budget` replaces
+    the stages' own.
+
+    Raises:
+        DataError: no stage plays problems of this family.
     """
     engine = EmbeddedEngine(policy.model, policy.chat.tokenizer.pad_token_id)
     results: dict[str, list[float | None]] = {problem.id: [] for problem in problems}
@@ -35,7 +42,11 @@ def play(
     for problem in problems:
         by_family[problem.family].append(problem)
     for family, members in by_family.items():
-        limits = limits_of(stage_by_family[family], policy.context_length, training=False)
+        if family not in stage_by_family:
+            raise DataError(f"no stage of this recipe plays problems of the family {family!r}")
+        limits = limits_of(
+            stage_by_family[family], policy.context_length, training=False, response_budget=response_budget
+        )
         specs = [EpisodeSpec(problem, index, seed) for problem in members for index in range(samples)]
         done = run_episodes(
             engine, policy.chat, gym, specs, replace(limits, temperature=temperature, top_p=1.0), workers=workers

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
-from rufus_core.errors import ConfigError
+from rufus_core.errors import ConfigError, InfrastructureError
+from rufus_core.evaluation.statistics import pass_at_1
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_problems
 from rufus_core.lineage.record import Candidate, Decision
@@ -43,18 +46,25 @@ def _decide(job: Job, select: SelectionSettings, steps: list[int], folder: Path)
 
 def _peak(job: Job, steps: list[int], folder: Path) -> Decision:
     """Highest pass@1 on the validation problems, which neither training nor the held-out scores use."""
-    from rufus_core.jobs.scores import play_heldout  # brings torch, which the other rules don't need
+    from rufus_core.jobs.scores import play_problems  # brings torch, which the other rules don't need
 
     problems = load_problems(job.input("problems"), "validation")
+    if not problems:
+        raise ConfigError(
+            "there is no validation problem to select by",
+            where=f"stages.{job.document.stage}.run.select",
+            hint="raise num_validation, or select the last step",
+        )
     candidates = []
     with job.report(len(steps)) as report:
         for count, step in enumerate(steps, start=1):
-            scores = play_heldout(job, folder / f"step-{step}", problems, _VALIDATION_SAMPLES, 1.0)
-            known = [s for samples in scores.values() for s in samples if s is not None]
-            value = sum(known) / len(known) if known else 0.0
+            scores = play_problems(job, folder / f"step-{step}", problems, samples=_VALIDATION_SAMPLES)
+            value = pass_at_1(scores).mean
+            if value is None:
+                raise InfrastructureError(f"no validation problem of step {step} could be scored")
             candidates.append(Candidate(step=step, value=value))
             report.log(count, {"validation_pass_at_1": value})
-    best = max(candidates, key=lambda c: (c.value or 0.0, -c.step))
+    best = best_candidate(candidates)
     return Decision(
         rule="peak",
         metric="validation pass@1",
@@ -62,3 +72,8 @@ def _peak(job: Job, steps: list[int], folder: Path) -> Decision:
         candidates=tuple(candidates),
         reason=f"highest validation pass@1 of {len(candidates)} candidates; the earliest of equals",
     )
+
+
+def best_candidate(candidates: Sequence[Candidate]) -> Candidate:
+    """The candidate of the highest value; the earliest of equals."""
+    return max(candidates, key=lambda c: (-math.inf if c.value is None else c.value, -c.step))

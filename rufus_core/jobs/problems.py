@@ -10,7 +10,8 @@ import json
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from rufus_core.data.catalogue import generator
@@ -20,13 +21,15 @@ from rufus_core.data.normalise import normalise
 from rufus_core.data.sources import read_conversations, read_problems
 from rufus_core.data.split import SupervisedExample, split
 from rufus_core.data.validate import valid
-from rufus_core.errors import ConfigError, RufusError
+from rufus_core.errors import ConfigError, DataError
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import save_examples, save_problems
 from rufus_core.lineage.external import external_file
 from rufus_core.lineage.record import ExternalFile
 from rufus_core.settings import ProblemSettings, SourceSettings
 from rufus_core.types import Category, Conversation, Problem, Split, content_id
+
+_FILE_FAMILY = "arithmetic"  # of a user's questions: its verifier compares final answers
 
 
 def build_problems(job: Job) -> Outcome:
@@ -38,20 +41,25 @@ def build_problems(job: Job) -> Outcome:
     external: dict[str, ExternalFile] = {}
     splits: dict[Split, list[Problem]] = {"train": [], "validation": [], "heldout": []}
     conversations: list[Conversation] = []
-    for index, (name, source) in enumerate(settings.sources.items()):
+    shares = _shares(settings, [n for n in settings.sources if kind == "rl" or n not in job.document.external])
+    for name, source in settings.sources.items():
         path = job.document.external.get(name)
-        if path is not None and kind == "sft":
-            found = list(read_conversations(path, name, source.category or "general_chat", source.format, counts))
-            conversations += found[: source.count]
-            external[name] = external_file(path, rows=counts["rows"])
-            continue
-        taken = _take(job, name, source, path, _share(settings, index), split_seed, counts)
+        read: Counter[str] = Counter()
+        taken: dict[Split, list[Problem]] = {}
+        if path is None:
+            taken = _generate(job, name, source, shares[name], split_seed)
+            if kind == "sft":
+                conversations += _demonstrate(taken["train"], name, source, job.document.seed)
+        elif kind == "sft":
+            rows = read_conversations(path, name, source.category or "general_chat", source.format, read)
+            conversations += islice(rows, source.count)
+        else:
+            taken = _read(job, name, source, path, shares[name], split_seed, read)
         if path is not None:
-            external[name] = external_file(path, rows=sum(map(len, taken.values())))
-        for each in splits:
-            splits[each] += taken[each]
-        if kind == "sft":
-            conversations += _demonstrate(taken["train"], name, source, job.document.seed)
+            external[name] = external_file(path, rows=read["rows"])
+        counts += read
+        for each, problems in taken.items():
+            splits[each] += problems
     save_problems(job.output, "validation", splits["validation"])
     save_problems(job.output, "heldout", splits["heldout"])
     report: dict[str, object] = {}
@@ -66,35 +74,58 @@ def build_problems(job: Job) -> Outcome:
     return Outcome({name: float(value) for name, value in counts.items()}, external=external)
 
 
-def _share(settings: ProblemSettings, index: int) -> tuple[int, int]:
-    """A source's part of the validation and held-out problems: equal parts, the remainder to the first sources."""
-    num = len(settings.sources)
-    validation = settings.num_validation // num + (index < settings.num_validation % num)
-    heldout = settings.num_heldout // num + (index < settings.num_heldout % num)
-    return validation, heldout
+def _shares(settings: ProblemSettings, sources: Sequence[str]) -> dict[str, tuple[int, int]]:
+    """Each source's part of the validation and held-out problems: equal parts, the remainder to the first sources."""
+
+    def part(total: int, index: int) -> int:
+        return total // len(sources) + (index < total % len(sources))
+
+    return {
+        name: (part(settings.num_validation, index), part(settings.num_heldout, index))
+        for index, name in enumerate(sources)
+    }
 
 
-def _take(
-    job: Job,
-    name: str,
-    source: SourceSettings,
-    path: str | None,
-    share: tuple[int, int],
-    split_seed: int,
-    counts: Counter[str],
+def _generate(
+    job: Job, name: str, source: SourceSettings, share: tuple[int, int], split_seed: int
 ) -> dict[Split, list[Problem]]:
-    if path is not None:
-        return share_splits(read_problems(path, name, counts=counts), source.count, *share, split_seed)
-    if source.count is None:
-        raise ConfigError(f"source {name!r} has a generator but no count", hint="say how many problems to make")
     assert source.generator is not None
+    assert source.count is not None
     seed = int(content_id(job.document.seed, name)[:8], 16)
     wanted = _stream_length(source.count, *share)
     try:
         stream = generator(source.generator).problems(seed, wanted, source.options)
         return take_splits(_named(stream, name), source.count, *share, split_seed)
-    except RufusError as error:
+    except DataError as error:
         error.where = error.where or f"source {name}"
+        error.hint = error.hint or f"{source.count} to train on need {wanted} with those set aside: lower the count"
+        raise
+
+
+def _read(
+    job: Job,
+    name: str,
+    source: SourceSettings,
+    path: str,
+    share: tuple[int, int],
+    split_seed: int,
+    counts: Counter[str],
+) -> dict[Split, list[Problem]]:
+    """Questions with short answers, which a math verifier grades. The first `count` are taken, then split."""
+    from rufus_core.stages import STAGE_OF_FAMILY  # brings torch, which generated problems don't need
+
+    able = STAGE_OF_FAMILY[_FILE_FAMILY]
+    if job.document.stage != able:
+        raise ConfigError(
+            f"{job.document.stage} can't grade questions and answers of a file",
+            where=f"source {name}",
+            hint=f"{able} can; or use them for SFT",
+        )
+    problems = list(islice(read_problems(path, name, _FILE_FAMILY, counts), source.count))
+    try:
+        return share_splits(problems, None, *share, split_seed)
+    except DataError as error:
+        error.where = error.where or path
         raise
 
 

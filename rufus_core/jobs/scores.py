@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 
 from rufus_core.evaluation.play import play
 from rufus_core.evaluation.scores import Scores
+from rufus_core.evaluation.statistics import pass_at_1
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_problems
 from rufus_core.rollout.policy import load_policy
@@ -23,9 +24,16 @@ def score_checkpoint(job: Job) -> Outcome:
     metrics: dict[str, float] = {}
     with job.report(len(benchmarks)) as report:
         for count, (name, benchmark) in enumerate(benchmarks.items(), start=1):
-            problems = load_problems(job.input(f"problems/{benchmark.stage}"), "heldout")[: benchmark.num_problems]
-            per_problem = play_heldout(
-                job, checkpoint.path, problems, benchmark.samples_per_problem, benchmark.temperature
+            problems = _sample(
+                load_problems(job.input(f"problems/{benchmark.stage}"), "heldout"), benchmark.num_problems
+            )
+            per_problem = play_problems(
+                job,
+                checkpoint.path,
+                problems,
+                samples=benchmark.samples_per_problem,
+                temperature=benchmark.temperature,
+                response_budget=benchmark.response_budget_tokens,
             )
             scores = Scores(
                 benchmark=name,
@@ -36,10 +44,16 @@ def score_checkpoint(job: Job) -> Outcome:
                 per_problem=per_problem,
             )
             scores.save(job.output / f"{name}.json")
-            known = [s for samples in per_problem.values() for s in samples if s is not None]
-            metrics[name] = sum(known) / len(known) if known else 0.0
-            report.log(count, {name: metrics[name]})
+            mean = pass_at_1(per_problem).mean
+            measured = {} if mean is None else {name: mean}
+            metrics |= measured
+            report.log(count, measured)
     return Outcome(metrics)
+
+
+def _sample(problems: Sequence[Problem], count: int | None) -> list[Problem]:
+    """The same problems for every checkpoint, of all sources: ids are hashes, so their order mixes the sources."""
+    return sorted(problems, key=lambda problem: problem.id)[:count]
 
 
 def _protocol(job: Job, name: str, benchmark: BenchmarkSettings) -> dict[str, Json]:
@@ -53,10 +67,16 @@ def _protocol(job: Job, name: str, benchmark: BenchmarkSettings) -> dict[str, Js
     }
 
 
-def play_heldout(
-    job: Job, policy_path: Path, problems: Sequence[Problem], samples: int, temperature: float
+def play_problems(
+    job: Job,
+    policy_path: Path,
+    problems: Sequence[Problem],
+    *,
+    samples: int,
+    temperature: float = 1.0,
+    response_budget: int | None = None,
 ) -> dict[str, tuple[float | None, ...]]:
-    """1 or 0 for each sample of each problem; None where the infrastructure failed."""
+    """1 or 0 for each sample of each problem; None where the infrastructure failed. By default a stage's own budget."""
     job.use_threads()
     settings = {name: _played(stage) for name, stage in job.document.config["play"].items()}
     policy = load_policy(policy_path)
@@ -64,7 +84,15 @@ def play_heldout(
     with open_mixed_gym(settings, execution.rollout_workers, execution.allow_unisolated_code) as gym:
         by_family = {family: settings[stage] for family, stage in STAGE_OF_FAMILY.items() if stage in settings}
         return play(
-            policy, gym, by_family, problems, samples, temperature, job.document.seed, execution.rollout_workers
+            policy,
+            gym,
+            by_family,
+            problems,
+            samples=samples,
+            temperature=temperature,
+            response_budget=response_budget,
+            seed=job.document.seed,
+            workers=execution.rollout_workers,
         )
 
 
@@ -74,10 +102,11 @@ def _played(config: dict[str, Json]) -> RLStage:
         "kind": "rl",
         "title": "",
         "parent": "",
-        "optimizer": {"lr_peak": 0.0},
+        "optimizer": {"lr_peak": 1.0},
         "run": {"steps": 1, "select": {"rule": "last"}},
         "evaluation": {"targets": []},
         "problems": {"sources": {}},
-        "algorithm": {"name": "grpo", "clip_low": 0.0, "clip_high": 0.0},
+        "algorithm": {"name": "grpo", "clip_low": 1.0, "clip_high": 1.0},
     }
-    return TypeAdapter(RLStage).validate_python({**neutral, **config})
+    rollout = {"prompts_per_rollout": 1, "samples_per_prompt": 1, **config["rollout"]}
+    return TypeAdapter(RLStage).validate_python({**neutral, **config, "rollout": rollout})

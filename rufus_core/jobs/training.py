@@ -44,7 +44,7 @@ def train_stage(job: Job) -> Outcome:
 def stage_settings(job: Job) -> SFTStage | RLStage:
     """The stage's settings as far as training depends on them; what it doesn't is filled in neutrally."""
     config = job.document.config
-    rest = {"kind": config["kind"], "title": config["title"], "parent": "parent", "evaluation": {"targets": []}}
+    rest = {"kind": config["kind"], "title": "", "parent": "parent", "evaluation": {"targets": []}}
     settings = dict(config["settings"])
     settings["run"] = {**settings["run"], "select": {"rule": "last"}}
     data: dict[str, Json] = {"data" if config["kind"] == "sft" else "problems": {"sources": {}}}

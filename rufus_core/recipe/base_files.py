@@ -16,7 +16,7 @@ def base_files(path: str) -> dict[str, Path]:
         ConfigError: it is no directory, or has no configuration or no safetensors weights.
     """
     folder = Path(path).expanduser()
-    files = {f.name: f for f in sorted(folder.glob("*")) if f.suffix in _SUFFIXES} if folder.is_dir() else {}
+    files = {f.name: f for f in sorted(folder.glob("*")) if f.suffix in _SUFFIXES and f.is_file()}
     for needed in ("config.json", "tokenizer_config.json"):
         if needed not in files:
             raise ConfigError(f"there is no {needed}", where=f"base.path={path}", hint="give a Hugging Face directory")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from rufus_core.errors import ConfigError
-from rufus_core.lineage.digest import hash_file
+from rufus_core.data.catalogue import GENERATORS
+from rufus_core.errors import ConfigError, DataError
 from rufus_core.lineage.external import external_file
 from rufus_core.recipe.base_files import base_files
+from rufus_core.recipe.validate import nearest
 from rufus_core.settings import ProblemSettings, Recipe, RLStage, SFTStage
 from rufus_core.types import Json, content_id
 
@@ -16,12 +17,16 @@ from rufus_core.types import Json, content_id
 VERSIONS = {"base": "1", "problems": "1", "reward_model": "1", "training": "1", "checkpoint": "1", "scores": "1"}
 
 # What a stage's training depends on; data, parent and reward model enter by digest instead.
-_TRAINING_FIELDS = {
-    "optimizer", "run", "precision", "batch", "rollout", "algorithm", "dynamic_sampling", "length_penalty", "tools",
-    "models", "phases", "reward",
-}  # fmt: skip
-# What decides how a held-out problem is played.
-_PLAY_FIELDS = {"rollout", "tools", "models", "reward"}
+_TRAINING_FIELDS: dict[str, bool | set[str]] = {
+    **dict.fromkeys(("optimizer", "precision", "batch", "rollout", "algorithm", "dynamic_sampling", "phases"), True),
+    **dict.fromkeys(("length_penalty", "tools", "models", "reward"), True),
+    "run": {"steps", "checkpoint_interval_steps"},
+}
+# What decides how a held-out problem is played; the benchmark says the temperature and the number of samples.
+_PLAY_FIELDS: dict[str, bool | set[str]] = {
+    "rollout": {"response_budget_tokens", "trajectory_tokens"},
+    **dict.fromkeys(("tools", "models", "reward"), True),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +59,11 @@ def build_graph(recipe: Recipe) -> list[Step]:
     """All steps in an order in which each comes after its inputs.
 
     Raises:
-        ConfigError: a stage can't be run with this recipe (no number of steps, or an unknown benchmark).
+        ConfigError: a stage can't be run with this recipe, or asks for something that this release doesn't do.
         DataError: a data file of the user's is missing or can't be read.
     """
     steps = [_base(recipe)]
+    _refuse_unsupported(recipe)
     steps += [_problems(recipe, name) for name in recipe.stages]
     steps += _scores(recipe, "base", "the base policy")
     for name, stage in recipe.stages.items():
@@ -65,6 +71,37 @@ def build_graph(recipe: Recipe) -> list[Step]:
             steps.append(_reward_model(recipe, name, stage))
         steps += [_training(recipe, name), _checkpoint(recipe, name), *_scores(recipe, name, stage.title)]
     return steps
+
+
+def _refuse_unsupported(recipe: Recipe) -> None:
+    """What would otherwise be left out in silence."""
+    if recipe.decontamination is not None:
+        raise ConfigError(
+            "this release doesn't screen data against benchmarks",
+            where="decontamination",
+            hint="--set decontamination=null",
+        )
+    for name, stage in recipe.stages.items():
+        field = "data" if isinstance(stage, SFTStage) else "problems"
+        data = stage.data if isinstance(stage, SFTStage) else stage.problems
+        if data.filters:
+            raise ConfigError(
+                f"this release doesn't run the filters {', '.join(data.filters)}",
+                where=f"stages.{name}.{field}.filters",
+                hint=f"--set 'stages.{name}.{field}.filters=!replace {{}}'",
+            )
+        if (stage.precision.train, stage.precision.rollout) != ("fp32", "fp32") or stage.precision.router_replay:
+            raise ConfigError(
+                "this release trains and rolls out in fp32, without router replay",
+                where=f"stages.{name}.precision",
+                hint=f"--set 'stages.{name}.precision={{train: fp32, rollout: fp32, router_replay: false}}'",
+            )
+        if isinstance(stage, SFTStage) and stage.batch.long_sample_tokens is not None:
+            raise ConfigError(
+                "this release makes no smaller batches for long samples",
+                where=f"stages.{name}.batch.long_sample_tokens",
+                hint=f"--set stages.{name}.batch.long_sample_tokens=null",
+            )
 
 
 def _seed(recipe: Recipe, *parts: str) -> int:
@@ -77,7 +114,7 @@ def _base(recipe: Recipe) -> Step:
     external = {}
     if base.path is not None:
         files = base_files(base.path)
-        config = {"files": {name: hash_file(path).sha256 for name, path in files.items()}}
+        config = {"files": {name: external_file(str(path)).sha256 for name, path in files.items()}}
         external = {name: str(path) for name, path in files.items()}
     elif base.shape is None or base.pretrain is None:
         raise ConfigError(
@@ -112,16 +149,30 @@ def _data_config(settings: ProblemSettings, where: str) -> tuple[dict[str, Json]
     config = settings.model_dump(mode="json")
     external = {}
     for name, source in settings.sources.items():
+        place = f"{where}.sources.{name}"
         if source.path is not None:
             external[name] = source.path
-            config["sources"][name]["path"] = external_file(source.path).sha256
+            config["sources"][name]["path"] = _hash_of(source.path, place)
         elif source.generator is None:
             raise ConfigError(
-                "this source has neither a generator nor a file",
-                where=f"{where}.sources.{name}",
-                hint=f"--set {where}.sources.{name}.path=FILE.jsonl",
+                "this source has neither a generator nor a file", where=place, hint=f"--set {place}.path=FILE.jsonl"
             )
+        elif source.generator not in GENERATORS:
+            raise ConfigError(
+                f"there is no generator {source.generator!r}",
+                where=f"{place}.generator",
+                hint=nearest(source.generator, GENERATORS),
+            )
+        elif source.count is None:
+            raise ConfigError("a generator needs a count", where=place, hint=f"--set {place}.count=N")
     return config, external
+
+
+def _hash_of(path: str, place: str) -> str:
+    try:
+        return external_file(path).sha256
+    except DataError as error:
+        raise DataError(error.what, where=f"{place}.path={path}", hint="give the path of a .jsonl file") from error
 
 
 def _reward_model(recipe: Recipe, name: str, stage: RLStage) -> Step:
@@ -146,7 +197,6 @@ def _training(recipe: Recipe, name: str) -> Step:
             hint=f"--set stages.{name}.run.steps=N",
         )
     config = stage.model_dump(mode="json", include=_TRAINING_FIELDS)
-    config["run"].pop("select")
     inputs = {"parent": checkpoint_of(stage.parent), "problems": f"data/{name}"}
     if isinstance(stage, RLStage) and stage.reward_model is not None:
         inputs["reward_model"] = f"stages/{name}/reward_model"
@@ -155,7 +205,7 @@ def _training(recipe: Recipe, name: str) -> Step:
         kind="training",
         title=f"{stage.title}: train",
         stage=name,
-        config={"kind": stage.kind, "title": stage.title, "settings": config},
+        config={"kind": stage.kind, "settings": config},
         inputs=inputs,
         seed=_seed(recipe, "train", name),
     )
@@ -168,7 +218,7 @@ def _checkpoint(recipe: Recipe, name: str) -> Step:
     inputs = {"training": f"stages/{name}/train"}
     if select.rule == "peak":
         inputs["problems"] = f"data/{name}"
-        config["play"] = _play(recipe)
+        config["play"] = _play(recipe, [name])
     return Step(
         name=checkpoint_of(name),
         kind="checkpoint",
@@ -186,7 +236,8 @@ def _scores(recipe: Recipe, name: str, title: str) -> Iterator[Step]:
     for other, stage in recipe.stages.items():
         if name in (other, stage.parent):
             wanted += [*stage.evaluation.targets, *stage.evaluation.guardrails]
-    benchmarks, inputs = {}, {"checkpoint": checkpoint_of(name)}
+    benchmarks: dict[str, dict[str, Json]] = {}
+    inputs = {"checkpoint": checkpoint_of(name)}
     for benchmark in dict.fromkeys(wanted):
         if benchmark not in recipe.benchmarks:
             raise ConfigError(
@@ -202,7 +253,7 @@ def _scores(recipe: Recipe, name: str, title: str) -> Iterator[Step]:
                 hint="`rufus plan` shows this profile; `--profile cpu` runs",
             )
         assert settings.stage is not None
-        benchmarks[benchmark] = settings.model_dump(mode="json")
+        benchmarks[benchmark] = settings.model_dump(mode="json", exclude={"title"})
         inputs[f"problems/{settings.stage}"] = f"data/{settings.stage}"
     if not benchmarks:
         return
@@ -211,16 +262,17 @@ def _scores(recipe: Recipe, name: str, title: str) -> Iterator[Step]:
         kind="scores",
         title=f"{title}: scores",
         stage=name,
-        config={"benchmarks": benchmarks, "play": _play(recipe)},
+        config={"benchmarks": benchmarks, "play": _play(recipe, [b["stage"] for b in benchmarks.values()])},
         inputs=inputs,
         seed=_seed(recipe, "scores"),  # one seed for all checkpoints: their samples are paired
     )
 
 
-def _play(recipe: Recipe) -> dict[str, Json]:
-    """How each RL stage's problems are played."""
+def _play(recipe: Recipe, of_stages: Sequence[str]) -> dict[str, Json]:
+    """How these stages' problems are played. The SFT mixture has problems of every RL stage."""
+    every = any(isinstance(recipe.stages[name], SFTStage) for name in of_stages)
     return {
         name: stage.model_dump(mode="json", include=_PLAY_FIELDS)
         for name, stage in recipe.stages.items()
-        if isinstance(stage, RLStage)
+        if isinstance(stage, RLStage) and (every or name in of_stages)
     }

@@ -20,7 +20,7 @@ class SourceSettings(Frozen):
     path: str | None = None  # JSONL; rows are read by `format`
     format: Literal["auto", "messages", "question_answer"] = "auto"
     category: Category | None = None
-    count: Positive | None = None  # rows taken; None takes all of a file
+    count: Positive | None = None  # of a generator: to train on; of a file: its first rows, at most; None: all of them
     error_rate: Share = 0.0  # share of a generator's demonstrations that are deliberately wrong
     options: dict[str, Json] = Field(default_factory=dict)
     # provenance, two separate columns (MIX-05)

@@ -1,0 +1,111 @@
+"""A miniature recipe through its jobs: base, data, SFT, a reward model, RL, selection."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from rufus_core.data.chat import load_chat
+from rufus_core.lineage import Record
+from tests.jobs.miniature import Runner, short_chain
+
+STEPS = (
+    "base",
+    "data/sft",
+    "data/rlhf",
+    "stages/sft/train",
+    "stages/sft/checkpoint",
+    "stages/rlhf/reward_model",
+    "stages/rlhf/train",
+    "stages/rlhf/checkpoint",
+)
+
+
+def _weights(folder: Path) -> Mapping[str, torch.Tensor]:
+    weights: Mapping[str, torch.Tensor] = load_file(folder / "model.safetensors")
+    return weights
+
+
+def _equal(one: Path, other: Path) -> bool:
+    ours, theirs = _weights(one), _weights(other)
+    assert ours.keys() == theirs.keys()
+    return all(torch.equal(ours[name], theirs[name]) for name in ours)
+
+
+@pytest.mark.parametrize("stage", ["sft", "rlhf"])
+def test_a_stages_weights_differ_from_its_parents(chain: Runner, stage: str) -> None:
+    parent = chain.steps[f"stages/{stage}/train"].inputs["parent"]
+    assert parent == {"sft": "base", "rlhf": "stages/sft/checkpoint"}[stage]
+    assert not _equal(chain.path(parent), chain.path(f"stages/{stage}/checkpoint"))
+
+
+@pytest.mark.parametrize("stage", ["sft", "rlhf"])
+def test_the_last_candidate_is_carried_forward(chain: Runner, stage: str) -> None:
+    training = chain.path(f"stages/{stage}/train") / "checkpoints"
+    assert sorted(folder.name for folder in training.iterdir()) == ["step-1", "step-2"]
+    record = chain.run(f"stages/{stage}/checkpoint")
+    assert record.step == 2
+    assert record.decision is not None
+    assert (record.decision.rule, record.decision.chosen_step) == ("last", 2)
+    assert [candidate.step for candidate in record.decision.candidates] == [1, 2]
+    assert _equal(chain.path(f"stages/{stage}/checkpoint"), training / "step-2")
+    assert not _equal(training / "step-1", training / "step-2")
+
+
+def test_a_checkpoint_is_a_policy_of_its_own(chain: Runner) -> None:
+    chat = load_chat(chain.path("stages/rlhf/checkpoint"))
+    assert chat.stop_token_ids == load_chat(chain.path("base")).stop_token_ids
+
+
+def test_the_record_names_every_input_by_digest(chain: Runner) -> None:
+    for name in STEPS:
+        record = chain.run(name)
+        assert record.seed == chain.steps[name].seed
+        assert record.config == chain.steps[name].config
+        assert record.inputs.keys() == chain.steps[name].inputs.keys()
+        for role, earlier in chain.steps[name].inputs.items():
+            made = chain.run(earlier)
+            given = record.inputs[role]
+            assert (given.name, given.digest, given.record_id) == (earlier, made.digest, made.id)
+
+
+def test_the_same_jobs_give_the_same_digests(chain: Runner, tmp_path: Path) -> None:
+    again = Runner(tmp_path, short_chain())
+    torch.rand(7)  # nothing may hang on the process's own generator
+    assert {name: again.run(name).digest for name in STEPS} == {name: chain.run(name).digest for name in STEPS}
+
+
+def test_another_seed_gives_another_policy(chain: Runner, tmp_path: Path) -> None:
+    assert Runner(tmp_path, short_chain("seed=1")).run("base").digest != chain.run("base").digest
+
+
+def test_what_a_training_leaves_to_read(chain: Runner) -> None:
+    folder = chain.path("stages/rlhf/train")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert lines[-1]["total"] == 2
+    assert lines[-1]["metrics"] == chain.run("stages/rlhf/train").metrics
+    assert not any(key.endswith("seconds") or key == "time" for line in lines for key in (*line, *line["metrics"]))
+    rollouts = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
+    assert {row["step"] for row in rollouts} == {1, 2}
+    assert all(row["messages"][0]["role"] == "user" for row in rollouts)
+
+
+def test_progress_is_reported_while_a_job_runs(chain: Runner) -> None:
+    document = chain.document("stages/rlhf/train")
+    chain.run("stages/rlhf/train")
+    lines = [json.loads(line) for line in document.progress.read_text().splitlines()]
+    assert [(line["step"], line["total"]) for line in lines] == [(1, 2), (2, 2)]
+    assert "rollout_seconds" in lines[0]["metrics"]
+
+
+def test_the_reward_model_is_measured_on_held_out_pairs(chain: Runner) -> None:
+    record: Record = chain.run("stages/rlhf/reward_model")
+    assert record.metrics["heldout_pairs"] > 0
+    table = json.loads((chain.path("stages/rlhf/reward_model") / "preference_analysis.json").read_text())
+    assert table["candidates"] == record.metrics["heldout_pairs"]
