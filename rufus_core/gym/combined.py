@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager, ExitStack
 from typing import Self
 
+from rufus_core.errors import DataError
 from rufus_core.ports import Environment, Gym
 from rufus_core.types import Problem
 
@@ -37,6 +38,9 @@ class MixedGym:
         self._by_family, self._stack = by_family, ExitStack()
 
     def open(self, problem: Problem) -> Environment:
+        """Raises DataError for a family that no gym is for."""
+        if problem.family not in self._by_family:
+            raise DataError(f"no environment for problems of family {problem.family!r}", where=f"problem {problem.id}")
         return self._by_family[problem.family].open(problem)
 
     def __enter__(self) -> Self:

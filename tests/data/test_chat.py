@@ -82,7 +82,7 @@ def example(
     return form.decode(row.token_ids), [form.decode(run) for run in runs]
 
 
-# -- masks -----------------------------------------------------------------------------------------------------------
+# -- masks ------------------------------------------------------------------------------------------------------------
 
 
 def test_only_assistant_turns_with_their_end_carry_loss_SLM_04_SPLIT_06() -> None:
@@ -158,7 +158,7 @@ def test_an_example_without_assistant_messages_carries_no_loss() -> None:
     assert example([user("hello")])[1] == []
 
 
-# -- prompts and suffixes: the trajectory only grows (GYM-14..16) ----------------------------------------------------
+# -- prompts and suffixes: the trajectory only grows (GYM-14..16) -----------------------------------------------------
 
 contents = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 spoken = contents.filter(lambda text: text == text.strip() and bool(text))
@@ -217,7 +217,7 @@ def test_arguments_are_not_double_encoded() -> None:
     assert shown == ["two words", "7", "false", "null", '[1, "a"]', '{"k": "v"}']
 
 
-# -- templates that can't be trained on ------------------------------------------------------------------------------
+# -- templates that can't be trained on -------------------------------------------------------------------------------
 
 # One role marker opens a turn and <|user|> closes an assistant's.
 PLAIN = """{%- for tool in tools or [] -%}{{ '<|system|>' + tool.function.name }}{%- endfor -%}
@@ -318,7 +318,7 @@ def test_a_template_that_hides_tools_or_refuses_a_conversation() -> None:
         with_template("{{ raise_exception('no dialogue today') }}").prompt_ids([user("x")])
 
 
-# -- control tokens in untrusted text --------------------------------------------------------------------------------
+# -- control tokens in untrusted text ---------------------------------------------------------------------------------
 
 
 @given(st.lists(st.sampled_from([*SPECIAL_TOKENS, "x", "<|", "user|>", "|>"]), max_size=6).map("".join))
@@ -347,7 +347,7 @@ def test_half_a_surrogate_pair_is_not_fatal() -> None:
     assert "a?b" in CHAT.decode(CHAT.tool_suffix_ids(["a\ud800b"]))
 
 
-# -- parsing ---------------------------------------------------------------------------------------------------------
+# -- parsing ----------------------------------------------------------------------------------------------------------
 
 
 def parse(text: str, tools: tuple[ToolSchema, ...] = TOOLS):  # type: ignore[no-untyped-def]
@@ -509,7 +509,7 @@ def test_any_mix_of_markers_parses(text: str) -> None:
     parse(text)
 
 
-# -- cutting results (GYM-24) ----------------------------------------------------------------------------------------
+# -- cutting results (GYM-24) -----------------------------------------------------------------------------------------
 
 
 def test_short_results_pass_uncut_GYM_24() -> None:

@@ -47,7 +47,7 @@ def full_logprobs(policy: Policy, prompt: Sequence[int], output: Sequence[int], 
     return (logits / temperature).log_softmax(-1).gather(-1, torch.tensor(output)[:, None])[:, 0].tolist()
 
 
-# -- the same model -----------------------------------------------------------------------------
+# -- the same model ---------------------------------------------------------------------------------------------------
 
 
 def test_greedy_ids_equal_a_loop_without_cache(engine: EmbeddedEngine, tiny_policy: Policy) -> None:
@@ -95,7 +95,7 @@ def test_live_weights_and_their_version_are_used(tiny_policy: Policy) -> None:
     assert (before.weight_version, after.weight_version) == ("0", "1")
 
 
-# -- batches -----------------------------------------------------------------------------
+# -- batches ----------------------------------------------------------------------------------------------------------
 
 
 def same(one: GenerateResult, other: GenerateResult) -> None:
@@ -153,7 +153,7 @@ def test_no_requests_no_results(engine: EmbeddedEngine) -> None:
     assert engine.generate([]) == []
 
 
-# -- limits -----------------------------------------------------------------------------
+# -- limits -----------------------------------------------------------------------------------------------------------
 
 
 def test_the_stop_token_is_included_and_nothing_after_it(engine: EmbeddedEngine) -> None:
@@ -195,7 +195,7 @@ def test_the_model_is_left_in_the_mode_it_was_in(tiny_policy: Policy, training: 
     assert model.training is training
 
 
-# -- sampling -----------------------------------------------------------------------------
+# -- sampling ---------------------------------------------------------------------------------------------------------
 
 
 def test_draws_follow_the_distribution(engine: EmbeddedEngine, tiny_policy: Policy) -> None:
