@@ -26,9 +26,14 @@ TEMPLATES = {
 
 
 def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Problem]:
-    """Results lie in 0 to 18; some 60,000 distinct problems."""
-    refuse_unknown(options)
-    return distinct(_draw, seed, count)
+    """Some 60,000 distinct problems with all ten digits.
+
+    Args:
+        options: `max_operand`, the largest digit (9).
+    """
+    refuse_unknown(options, "max_operand")
+    largest = int(options.get("max_operand", 9))
+    return distinct(lambda rng: _draw(rng, largest), seed, count)
 
 
 def demonstrate(problem: Problem, rng: random.Random, wrong: bool) -> list[Message]:
@@ -41,9 +46,9 @@ def demonstrate(problem: Problem, rng: random.Random, wrong: bool) -> list[Messa
     return [Message(role="assistant", reasoning=f"{a} {sign} {b} = {result}", content=rf"\boxed{{{result}}}")]
 
 
-def _draw(rng: random.Random) -> Problem:
+def _draw(rng: random.Random, largest: int) -> Problem:
     sign = rng.choice("+-")
-    a, b = rng.randint(0, 9), rng.randint(0, 9)
+    a, b = rng.randint(0, largest), rng.randint(0, largest)
     if sign == "-":
         a, b = max(a, b), min(a, b)
     text = rng.choice(TEMPLATES[sign]).format(a=a, b=b, name=rng.choice(NAMES), things=rng.choice(THINGS))

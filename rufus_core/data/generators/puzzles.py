@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -24,38 +25,55 @@ def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Pro
     """Equal shares of the kinds as far as they go; more than 40,000 distinct problems, 1,370 of them words to spell.
 
     Args:
-        options: `datasets`, a list of names out of `CONFIGS` (all by default).
+        options: `datasets`, a list of names out of `CONFIGS` (all by default), and `max_value`, the largest number in
+            an equation (9).
     """
-    refuse_unknown(options, "datasets")
+    refuse_unknown(options, "datasets", "max_value")
     names = options.get("datasets", list(CONFIGS))
     for name in names:
         if name not in CONFIGS:
             raise DataError(f"unknown puzzle dataset {name!r}", hint=f"one of {sorted(CONFIGS)}")
-    datasets = [_dataset(name) for name in names]
+    configs = {name: dict(CONFIGS[name]) for name in names}
+    if "simple_equations" in configs:
+        configs["simple_equations"]["max_value"] = int(options.get("max_value", 9))
+    datasets = [(config, _dataset(name, config)) for name, config in configs.items()]
     return distinct(lambda rng: _draw(datasets, rng), seed, count)
 
 
 def demonstrate(problem: Problem, rng: random.Random, wrong: bool) -> list[Message]:
-    """The answer in a box, without reasoning."""
+    """The answer in a box; an equation is turned round first, as reasoning."""
     entry = problem.ground_truth["entry"]
     answer = WRONG[problem.ground_truth["dataset"]](entry, rng) if wrong else entry["answer"]
-    return [Message(role="assistant", reasoning="", content=rf"\boxed{{{answer}}}")]
+    turned = _turned_round(entry["question"])
+    reasoning = f"{turned} = {answer}" if turned else ""
+    return [Message(role="assistant", reasoning=reasoning, content=rf"\boxed{{{answer}}}")]
 
 
-def _draw(datasets: list[Any], rng: random.Random) -> Problem:
-    dataset = rng.choice(datasets)
+def _turned_round(question: str) -> str:
+    """The calculation that gives the unknown of `x + 2 = 5`, `2 + x = 5`, `x - 2 = 1` or `5 - x = 1`."""
+    if match := re.search(r"[a-z] ([+-]) (\d+) = (\d+)", question):
+        sign, other, result = match.groups()
+        return f"{result} {'-' if sign == '+' else '+'} {other}"
+    if match := re.search(r"(\d+) ([+-]) [a-z] = (\d+)", question):
+        other, sign, result = match.groups()
+        return f"{result} - {other}" if sign == "+" else f"{other} - {result}"
+    return ""
+
+
+def _draw(datasets: list[tuple[dict[str, Json], Any]], rng: random.Random) -> Problem:
+    config, dataset = rng.choice(datasets)
     entry = json.loads(json.dumps(dataset[rng.randrange(_ENTRIES)]))
     # Where in the dataset it stood is no part of a problem: equal questions have equal ids.
     name = entry["metadata"].pop("source_dataset")
     del entry["metadata"]["source_index"]
     prompt = [Message(role="user", content=entry["question"])]
-    return Problem.build("puzzle", SOURCE, prompt, {"dataset": name, "config": CONFIGS[name], "entry": entry})
+    return Problem.build("puzzle", SOURCE, prompt, {"dataset": name, "config": config, "entry": entry})
 
 
-def _dataset(name: str) -> Any:
+def _dataset(name: str, config: Mapping[str, Json]) -> Any:
     import reasoning_gym  # slow to import
 
-    return reasoning_gym.create_dataset(name, seed=0, size=_ENTRIES, **CONFIGS[name])
+    return reasoning_gym.create_dataset(name, seed=0, size=_ENTRIES, **config)
 
 
 def _misspelt(entry: Mapping[str, Json], rng: random.Random) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rufus_core.data.generators.sampling import distinct, refuse_unknown
+from rufus_core.errors import DataError
 from rufus_core.types import Json, Message, Problem
 
 SOURCE = "science"
@@ -27,21 +28,29 @@ TEMPLATES = (
 
 
 def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Problem]:
-    """About a million distinct problems from 56 facts."""
-    refuse_unknown(options)
-    return distinct(_draw, seed, count)
+    """About a million distinct problems from 56 facts.
+
+    Args:
+        options: `kinds`, how many of the eight kinds to ask for (at least 3), and `members`, how many words of each.
+    """
+    refuse_unknown(options, "kinds", "members")
+    num_kinds, num_members = int(options.get("kinds", len(KINDS))), int(options.get("members", 7))
+    if num_kinds < 3 or num_members < 1:
+        raise DataError("a question needs words of three kinds", hint="set `kinds` to 3 or more, `members` to 1 or more")
+    facts = {kind: KINDS[kind][:num_members] for kind in list(KINDS)[:num_kinds]}
+    return distinct(lambda rng: _draw(rng, facts), seed, count)
 
 
 def demonstrate(problem: Problem, rng: random.Random, wrong: bool) -> list[Message]:
     """The fact as reasoning, the word in a box. Wrong: one of the two other words."""
     truth = problem.ground_truth
     word = rng.choice([w for w in truth["choices"] if w != truth["answer"]]) if wrong else truth["answer"]
-    return [Message(role="assistant", reasoning=f"{word} is a {truth['kind']}", content=rf"\boxed{{{word}}}")]
+    return [Message(role="assistant", reasoning=f"{truth['kind']}: {word}", content=rf"\boxed{{{word}}}")]
 
 
-def _draw(rng: random.Random) -> Problem:
-    kinds = rng.sample(sorted(KINDS), 3)
-    choices = [rng.choice(KINDS[kind]) for kind in kinds]
+def _draw(rng: random.Random, facts: Mapping[str, Sequence[str]]) -> Problem:
+    kinds = rng.sample(sorted(facts), 3)
+    choices = [rng.choice(facts[kind]) for kind in kinds]
     kind, answer = kinds[0], choices[0]
     rng.shuffle(choices)
     first, second, third = choices
