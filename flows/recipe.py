@@ -11,6 +11,7 @@ from queue import SimpleQueue
 from prefect import flow, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State
+from prefect.exceptions import TerminationSignal
 from prefect.futures import PrefectFuture
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
@@ -115,7 +116,7 @@ def run_graph(graph: Sequence[Step], runner: StepRunner, jobs: int) -> RunOutcom
             futures[name].wait()
             if name not in outcomes:
                 futures[name].result()  # raises the bug
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, TerminationSignal):  # Ctrl-C, SIGTERM
         runner.cancelled.set()
         for name in running:
             futures[name].wait()

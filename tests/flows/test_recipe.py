@@ -177,14 +177,17 @@ def test_a_job_that_crashes_names_its_log_and_is_never_taken_for_done(home: Path
         assert "Traceback" in step.log.read_text()
 
 
-def test_ctrl_c_ends_the_job_publishes_nothing_and_keeps_what_was_done(home: Path, api: str) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_ends_the_job_publishes_nothing_and_keeps_what_was_done(
+    home: Path, api: str, number: signal.Signals
+) -> None:
     def interrupt(step: str) -> None:
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
-    outcome, seen = run(home, graph(hang=True, text="never"), Recorder(interrupt))
+    outcome, _ = run(home, graph(hang=number.name, text="never"), Recorder(interrupt))
     assert outcome.interrupted
     assert statuses(outcome) == dict(zip(NAMES, ("reused", "reused", "cancelled"), strict=True))
-    (folder,) = (each.parent for each in (home / "jobs").glob("*/document.json") if '"hang"' in each.read_text())
+    (folder,) = (each.parent for each in (home / "jobs").glob("*/document.json") if number.name in each.read_text())
     assert not psutil.pid_exists(json.loads((folder / "handle.json").read_text())["pid"])
     flow_run, tasks = shown(api)
     assert flow_run["state_name"] == "Cancelled"
