@@ -236,6 +236,10 @@ FORGETFUL = PLAIN.replace(
 UNMARKED = SOUND.replace("{%- generation -%}", "").replace("{%- endgeneration -%}", "")
 UNENDED = SOUND.replace("{{ '<|user|>' }}\n    {%- endgeneration -%}", "{%- endgeneration -%}{{ '<|user|>' }}")
 ALL_ONES = "{%- generation -%}" + UNMARKED + "{%- endgeneration -%}"
+ONE_SPAN = (
+    "{%- generation -%}{%- for m in messages -%}{{ (m.reasoning_content or '') + m.content }}{%- endfor -%}"
+    "{{ '<|user|>' }}{%- endgeneration -%}"
+)
 DIALOGUE = [user("hello"), assistant("answer", "because")]
 CHAIN = [user("hello"), assistant("", "because", ToolCall(name="look", arguments={})), tool("1"), assistant("answer")]
 
@@ -262,11 +266,12 @@ def test_no_chat_template() -> None:
     [
         (UNMARKED, "marks 0 generated spans for 1"),
         (UNENDED, "marks 0 ends of turn"),
-        (ALL_ONES, "ends of turn"),
+        (ALL_ONES, "marks 2 ends of turn as generated for 1"),
+        (ONE_SPAN, "ends of turn"),
         (PLAIN, "drops 'because'"),
         (SOUND.replace("m.content }}{%- for c", "'' }}{%- for c"), "drops 'answer'"),
     ],
-    ids=["no marks", "the end is outside", "all ones", "reasoning is lost", "content is lost"],
+    ids=["no marks", "the end is outside", "two ends", "all ones", "reasoning is lost", "content is lost"],
 )
 def test_templates_that_cannot_be_supervised(template: str, fault: str) -> None:
     form = with_template(template)

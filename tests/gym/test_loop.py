@@ -383,24 +383,24 @@ def test_cleanup_runs_once_everywhere_when_a_bug_raises_GYM_04(chat: ChatFormat,
     assert sum(world.events[name, "opened"] for name in names) == (7 if step == "open" else 8)
 
 
-def test_no_environment_is_left_open_when_a_bug_raises_while_others_open(chat: ChatFormat) -> None:
-    """The bug comes first, and the other environment opens only when that is known."""
-    raised = threading.Event()
+def test_nothing_is_closed_while_a_worker_is_still_busy(chat: ChatFormat) -> None:
+    """One opening fails at once, one is done, and one would wait for the closing to begin if it began too early."""
+    closing = threading.Event()
 
-    class Slow(World):
-        def open(self, problem: Problem) -> Any:
-            if problem.id == "a":
-                raised.set()
-                raise Bug
-            assert raised.wait(10)
-            return super().open(problem)
+    class Waiting(World):
+        def step(self, name: str, step: str) -> None:
+            super().step(name, step)
+            if (name, step) == ("slow", "open"):
+                closing.wait(0.2)
+            if (name, step) == ("done", "cleanup"):
+                closing.set()
 
-    world = Slow()
+    world = Waiting({("broken", "open"): Bug()})
+    specs = [EpisodeSpec(problem(name), 0, 1) for name in ("broken", "slow", "done")]
     with pytest.raises(Bug):
-        run_episodes(
-            ScriptedEngine(chat, {}), chat, world, [EpisodeSpec(problem(n), 0, 1) for n in "ab"], LIMITS, workers=2
-        )
-    assert world.events["b", "opened"] == world.events["b", "cleanup"] == 1
+        run_episodes(ScriptedEngine(chat, {}), chat, world, specs, LIMITS, workers=2)
+    for name in ("slow", "done"):
+        assert world.events[name, "opened"] == world.events[name, "cleanup"] == 1
 
 
 # -- many episodes ----------------------------------------------------------------------------------------------------
