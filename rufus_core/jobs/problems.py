@@ -175,7 +175,7 @@ def _save_mixture(
 
     cap = min(settings.sample_cap_tokens or context_tokens or 2**31, context_tokens or 2**31)
     unique = deduplicate(normalise(conversations, counts), counts)
-    examples = list(valid((e for c in unique for e in split(c, counts)), counts, measure, cap))
+    examples = list(valid((e for c in unique for e in _examples(c, settings, counts)), counts, measure, cap))
     if not examples:
         raise ConfigError("no example is left after normalising, splitting and checking", hint="see report.json")
     save_examples(job.output / "examples.jsonl", examples)
@@ -184,7 +184,7 @@ def _save_mixture(
     return report
 
 
-def problem_report(folder: Path) -> dict[str, object]:
-    """The report of a data artifact."""
-    data: dict[str, object] = json.loads((folder / "report.json").read_bytes())
-    return data
+def _examples(conversation: Conversation, settings: ProblemSettings, counts: Counter[str]) -> list[SupervisedExample]:
+    """Of a generated problem its answer alone: an earlier turn of its prompt may be all of a held-out problem's."""
+    examples = list(split(conversation, counts))
+    return examples if settings.sources[conversation.source].generator is None else examples[-1:]

@@ -75,7 +75,7 @@ class Runner:
     def path(self, name: str) -> Path:
         return self.store.path(self.run(name))
 
-    def document(self, name: str, **changes: Any) -> JobDocument:
+    def document(self, name: str, /, **changes: Any) -> JobDocument:
         step = self.steps[name]
         inputs = {role: self.run(earlier) for role, earlier in step.inputs.items()}
         digests = {role: record.digest for role, record in inputs.items()}
