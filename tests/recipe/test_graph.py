@@ -1,0 +1,283 @@
+"""The graph of a recipe: order, and what decides a step's identity."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from rufus_core.errors import ConfigError, DataError
+from rufus_core.recipe.graph import Step, build_graph, checkpoint_of
+from rufus_core.recipe.load import load_recipe
+
+
+def _graph(*overrides: str, profile: str = "cpu") -> dict[str, Step]:
+    return {step.name: step for step in build_graph(load_recipe("rufus_air", profile, overrides))}
+
+
+def _identity(step: Step) -> str:
+    """All that a step's fingerprint is made of, beside the digests of its inputs."""
+    return json.dumps([step.kind, step.version, step.config, step.seed], sort_keys=True)
+
+
+def _changed(*overrides: str, before: Sequence[str] = ()) -> set[str]:
+    """Steps whose own identity differs under these overrides."""
+    old, new = _graph(*before), _graph(*before, *overrides)
+    assert old.keys() == new.keys()
+    return {name for name in old if _identity(old[name]) != _identity(new[name])}
+
+
+def _downstream(graph: dict[str, Step], names: set[str]) -> set[str]:
+    reached = set(names)
+    for name, step in graph.items():  # in order
+        if reached & set(step.inputs.values()):
+            reached.add(name)
+    return reached
+
+
+def test_every_step_comes_after_its_inputs() -> None:
+    seen: set[str] = set()
+    for name, step in _graph().items():
+        assert seen.issuperset(step.inputs.values()), name
+        seen.add(name)
+
+
+def test_names_are_unique() -> None:
+    steps = build_graph(load_recipe("rufus_air", "cpu"))
+    assert len({step.name for step in steps}) == len(steps)
+
+
+def test_a_stage_trains_from_the_checkpoint_before_it_PIPE_01() -> None:
+    recipe, graph = load_recipe("rufus_air", "cpu"), _graph()
+    parents = ["base", *recipe.stages]
+    for parent, stage in zip(parents, recipe.stages, strict=False):
+        train = graph[f"stages/{stage}/train"]
+        assert train.inputs["parent"] == checkpoint_of(parent)
+        assert train.inputs["problems"] == f"data/{stage}"
+        assert graph[checkpoint_of(stage)].inputs["training"] == train.name
+
+
+def test_every_stage_and_its_parent_are_measured_on_its_benchmarks_PIPE_07() -> None:
+    recipe, graph = load_recipe("rufus_air", "cpu"), _graph()
+    for name, stage in recipe.stages.items():
+        wanted = {*stage.evaluation.targets, *stage.evaluation.guardrails}
+        for measured in (name, stage.parent):
+            assert wanted <= graph[f"scores/{measured}"].config["benchmarks"].keys()
+
+
+def test_all_checkpoints_are_played_with_one_seed() -> None:
+    assert len({step.seed for step in _graph().values() if step.kind == "scores"}) == 1
+
+
+def test_other_steps_have_seeds_of_their_own_that_follow_the_recipes() -> None:
+    old, new = _graph(), _graph("seed=1")
+    seeds = [step.seed for step in old.values() if step.kind != "scores"]
+    assert len(set(seeds)) == len(seeds)
+    assert all(old[name].seed != new[name].seed for name in old)
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "execution={threads: 7, rollout_workers: 9, allow_unisolated_code: true}",
+        "stages.coding_rl.compute={nodes: 4, gpus_per_node: 8}",
+        "stages.coding_rl.title=Another title",
+        "stages.coding_rl.section='99'",
+        "stages.coding_rl.capability=other words",
+        "stages.coding_rl.published={facts: 1}",
+        "stages.coding_rl.run.eval_interval_steps=3",
+        "benchmarks.reasoning.title=Thinking",
+        "base.name=Another name",
+        "gpu_hour_price=2.5",
+        "pins={torch: '3'}",
+        "name=other",
+    ],
+)
+def test_placement_and_titles_change_no_step(override: str) -> None:
+    assert _changed(override) == set()
+
+
+@pytest.mark.parametrize(
+    ("override", "changed"),
+    [
+        ("stages.coding_rl.optimizer.lr_peak=1e-4", {"stages/coding_rl/train"}),
+        ("stages.coding_rl.rollout.prompts_per_rollout=4", {"stages/coding_rl/train"}),
+        ("stages.coding_rl.run.steps=9", {"stages/coding_rl/train"}),
+        ("stages.coding_rl.problems.num_validation=9", {"data/coding_rl"}),
+        ("stages.coding_rl.run.select={rule: step, step: 5}", {"stages/coding_rl/checkpoint"}),
+        ("stages.rlhf.reward_model.steps=9", {"stages/rlhf/reward_model"}),
+        ("benchmarks.search.samples_per_problem=9", {"scores/coding_agent", "scores/search_agent"}),
+    ],
+)
+def test_a_setting_changes_the_step_that_it_decides(override: str, changed: set[str]) -> None:
+    assert _changed(override) == changed
+
+
+def test_a_learning_rate_changes_what_is_downstream_and_nothing_else() -> None:
+    graph = _graph()
+    reached = _downstream(graph, _changed("stages.coding_rl.optimizer.lr_peak=1e-4"))
+    later = ("coding_rl", "if_rl", "general_agent", "coding_agent", "search_agent", "rlhf")
+    expected = {
+        name
+        for name, step in graph.items()
+        if step.stage in later and step.kind in ("training", "checkpoint", "scores")
+    }
+    assert reached == expected
+
+
+def test_how_a_stage_is_played_changes_the_scores_that_play_it() -> None:
+    changed = _changed("stages.search_agent.tools.tool_call_limit_eval=3")
+    # The mixture has problems of every stage, so what is measured on it is played anew too.
+    assert changed == {
+        "stages/search_agent/train",
+        "scores/base",
+        "scores/sft",
+        "scores/coding_agent",
+        "scores/search_agent",
+    }
+
+
+# Files of the user's
+
+
+def _chats(path: Path, text: str = "hi") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(
+        json.dumps({"messages": [{"role": "user", "content": text}, {"role": "assistant", "content": "a"}]})
+    )
+    return path
+
+
+def _mine(path: Path) -> str:
+    return f"stages.sft.data.sources.mine={{path: {path}, category: general_chat}}"
+
+
+def test_a_file_enters_by_its_hash(tmp_path: Path) -> None:
+    one, copy = _chats(tmp_path / "one.jsonl"), _chats(tmp_path / "elsewhere" / "copy.jsonl")
+    assert _changed(_mine(copy), before=[_mine(one)]) == set()
+    other = _chats(tmp_path / "other.jsonl", "bye")
+    assert _changed(_mine(other), before=[_mine(one)]) == {"data/sft"}
+    step = _graph(_mine(one))["data/sft"]
+    assert step.external == {"mine": str(one)}
+    assert str(one) not in _identity(step)
+
+
+def test_a_missing_file_is_told_with_its_place(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        _graph(_mine(tmp_path / "none.jsonl"))
+    assert caught.value.where == f"stages.sft.data.sources.mine.path={tmp_path / 'none.jsonl'}"
+    assert caught.value.hint
+
+
+def _base_folder(path: Path, weights: str = "w") -> Path:
+    path.mkdir(parents=True)
+    for name in ("config.json", "tokenizer_config.json", "tokenizer.json"):
+        (path / name).write_text("{}")
+    (path / "model.safetensors").write_text(weights)
+    (path / "README.md").write_text("not loaded")
+    (path / "pytorch_model.bin").write_text("a pickle")
+    (path / "modeling.py").write_text("raise SystemExit")
+    return path
+
+
+def test_a_base_of_the_users_enters_by_its_hashes(tmp_path: Path) -> None:
+    here, there = _base_folder(tmp_path / "here"), _base_folder(tmp_path / "far" / "there")
+    (there / "README.md").write_text("another text")
+    before = [f"base.path={here}"]
+    assert _changed(f"base.path={there}", before=before) == set()
+    other = _base_folder(tmp_path / "other", "v")
+    assert _changed(f"base.path={other}", before=before) == {"base"}
+    step = _graph(*before)["base"]
+    assert step.external == {
+        name: str(here / name)
+        for name in ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+    }
+    assert str(here) not in _identity(step)
+    assert step.config.keys() == {"files"}
+
+
+@pytest.mark.parametrize("missing", ["config.json", "tokenizer_config.json", "model.safetensors"])
+def test_a_base_that_lacks_a_file_is_refused(tmp_path: Path, missing: str) -> None:
+    folder = _base_folder(tmp_path / "base")
+    (folder / missing).unlink()
+    with pytest.raises(ConfigError) as caught:
+        _graph(f"base.path={folder}")
+    assert caught.value.where == f"base.path={folder}"
+    assert caught.value.hint
+    shutil.rmtree(folder)
+    with pytest.raises(ConfigError):
+        _graph(f"base.path={folder}")
+
+
+# What can't be run
+
+
+@pytest.mark.parametrize(
+    ("override", "where", "what"),
+    [
+        ("stages.sft.data.sources.mine={category: math}", "stages.sft.data.sources.mine", "neither a generator"),
+        (
+            "stages.if_rl.problems.sources.mine={generator: instructoins, count: 3}",
+            "stages.if_rl.problems.sources.mine.generator",
+            "no generator 'instructoins'",
+        ),
+        ("stages.if_rl.problems.sources.mine={generator: chat}", "stages.if_rl.problems.sources.mine", "needs a count"),
+        ("stages.if_rl.run.steps=null", "stages.if_rl.run.steps", "how many steps"),
+        ("benchmarks.coding={kind: external, harness: lcb}", "benchmarks.coding", "needs the harness lcb"),
+        ("base.shape=null", "base", "not on this machine"),
+        ("stages.if_rl.problems.filters.learnability={}", "stages.if_rl.problems.filters", "filters learnability"),
+        ("stages.if_rl.precision.train=bf16", "stages.if_rl.precision", "fp32"),
+        ("stages.sft.batch.long_sample_tokens=512", "stages.sft.batch.long_sample_tokens", "long samples"),
+        (
+            "decontamination={sampled: {benchmarks: [x]}, exhaustive: {benchmarks: [x]}, "
+            "dense: {benchmarks: [x], model: m}}",
+            "decontamination",
+            "doesn't screen",
+        ),
+    ],
+)
+def test_what_cant_be_run_is_refused(override: str, where: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what) as caught:
+        _graph(override)
+    assert caught.value.where == where
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "remedy",
+    [
+        ("stages.if_rl.problems.filters.learnability={}", "stages.if_rl.problems.filters=!replace {}"),
+        ("stages.if_rl.precision.train=bf16", "stages.if_rl.precision={train: fp32, rollout: fp32}"),
+        ("stages.sft.batch.long_sample_tokens=512", "stages.sft.batch.long_sample_tokens=null"),
+    ],
+)
+def test_the_hints_help(remedy: tuple[str, str]) -> None:
+    assert _graph(*remedy).keys() == _graph().keys()
+
+
+def test_an_unknown_benchmark_is_refused() -> None:
+    recipe = load_recipe("rufus_air", "cpu")
+    with pytest.raises(ConfigError, match="'coding'") as caught:
+        build_graph(_without(recipe, "coding"))
+    assert "reasoning" in (caught.value.hint or "")
+
+
+def _without(recipe, benchmark: str):  # type: ignore[no-untyped-def]
+    kept = {name: settings for name, settings in recipe.benchmarks.items() if name != benchmark}
+    return recipe.model_copy(update={"benchmarks": kept})
+
+
+def test_the_production_profile_asks_for_its_base_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError) as caught:
+        _graph(profile="h200")
+    assert (caught.value.where or "").startswith("base")
+    assert caught.value.hint
+
+
+def test_the_production_profile_doesnt_run_what_it_cant(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        _graph(f"base.path={_base_folder(tmp_path / 'base')}", profile="h200")
