@@ -1,0 +1,50 @@
+# One virtual environment, .venv, for every target.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: install run clean-run test lint bench ui lock
+
+install: $(INSTALLED)
+
+# torch first and with its own dependencies: they differ between a CPU and a GPU, the rest doesn't.
+$(INSTALLED): pyproject.toml requirements.lock
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+# make run ARGS="--until sft"
+run: install
+	$(BIN)/rufus run $(ARGS)
+
+# From nothing, in a home of its own; yours stays as it is.
+clean-run: install
+	$(BIN)/rufus run --home $$(mktemp -d) $(ARGS)
+
+ui: install
+	$(BIN)/rufus ui $(ARGS)
+
+# make test ARGS=tests/lineage. Tests of a file share its servers, so a file stays on one worker.
+test: install
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+lint: install
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+# make bench NAME=rollout
+bench: install
+	@test -f benchmarks/$(NAME).py || { echo "usage: make bench NAME=..., one of:"; ls benchmarks; exit 2; }
+	$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
+
+# What is installed, as the lock: no addresses, no paths, and torch without the mark of its build.
+lock:
+	echo "# Every package of the environment, exactly. Written by \`make lock\`." > requirements.lock
+	$(BIN)/python -m pip --disable-pip-version-check freeze --exclude-editable --exclude uv \
+		| sed 's/^\(torch==[^+]*\)+.*/\1/' >> requirements.lock
