@@ -1,0 +1,82 @@
+"""Every stage end to end: prompt, tools, observations, reward, with the tokens of demonstrated answers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rufus_core.recipe.load import load_recipe
+from rufus_core.settings import RLStage
+from rufus_core.stages import STAGE_OF_FAMILY, STAGES, open_mixed_gym
+from rufus_core.stages.stage import GymContext
+from rufus_core.training.reward_model import RewardModel
+from rufus_core.types import Termination, VerdictKind
+from tests.sandbox.real import require_isolation
+from tests.stages.replay import demonstrations, replay
+from tests.training import toy
+
+SANDBOXED = ("coding_rl", "coding_agent", "search_agent")
+
+
+def _settings(name: str) -> RLStage:
+    stage = load_recipe("rufus_air", "cpu").stages[name]
+    assert isinstance(stage, RLStage)
+    return stage
+
+
+def test_the_stages_are_those_of_the_recipe_PIPE_01() -> None:
+    assert ["sft", *STAGES] == list(load_recipe("rufus_air", "cpu").stages)
+
+
+def test_a_family_belongs_to_one_stage() -> None:
+    families = [family for stage in STAGES.values() for family in stage.families]
+    assert len(set(families)) == len(families)
+    assert STAGE_OF_FAMILY.keys() == set(families)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_demonstrated_answer_passes_and_a_wrong_one_fails(name: str) -> None:
+    """The engine also checks that each observation is, to the token, the demonstrated one."""
+    if name in SANDBOXED:
+        require_isolation()
+    settings = _settings(name)
+    shown = demonstrations(STAGES[name].families, 2)
+    assert {each.problem.family for each in shown} == set(STAGES[name].families)
+    training = name != "rlhf"  # its reward in training is a learned one: see below
+    with STAGES[name].open_gym(GymContext(settings, training=training)) as gym:
+        trajectories = replay(gym, settings, shown)
+    for each, trajectory in zip(shown, trajectories, strict=True):
+        assert trajectory.verdict.kind is VerdictKind.SCORED, trajectory.verdict.reason
+        assert trajectory.verdict.passed is not each.wrong, (each.messages, trajectory.verdict)
+        assert trajectory.episode.termination is Termination.TASK_COMPLETE
+        assert [m.role for m in trajectory.episode.messages] == [m.role for m in each.messages]
+        calls = sum(len(m.tool_calls) for m in each.messages)
+        assert trajectory.episode.num_calls == calls
+        if not each.wrong:
+            assert trajectory.verdict.score > 0
+            assert trajectory.episode.num_malformed_calls == 0
+            assert (calls > 0) == bool(each.problem.tools)
+
+
+def test_rlhf_is_rewarded_by_its_reward_model(tmp_path: Path) -> None:
+    """Raw scores (RM-R1), of the final response alone."""
+    model = RewardModel(toy.toy_policy(), seed=2).eval()
+    model.save(tmp_path)
+    settings = _settings("rlhf")
+    shown = demonstrations(["chat"], 2)
+    with STAGES["rlhf"].open_gym(GymContext(settings, training=True, reward_model=tmp_path)) as gym:
+        trajectories = replay(gym, settings, shown)
+    for each, trajectory in zip(shown, trajectories, strict=True):
+        expected = model.score(each.problem.prompt, each.messages[-1].content)
+        assert trajectory.verdict.score == pytest.approx(expected, abs=1e-6)
+        assert trajectory.verdict.passed is (expected > 0)
+
+
+def test_a_mixed_gym_plays_each_family_in_its_own_stage() -> None:
+    """As the SFT mixture is measured: reasoning, instructions and chat side by side."""
+    names = ("reasoning_rl", "if_rl", "rlhf")
+    shown = [each for name in names for each in demonstrations(STAGES[name].families, 1)]
+    with open_mixed_gym({name: _settings(name) for name in names}, 2, False) as gym:
+        trajectories = replay(gym, _settings("if_rl"), shown)
+    assert [t.verdict.passed for t in trajectories] == [not each.wrong for each in shown]
