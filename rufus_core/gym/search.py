@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol, Self
 from urllib.parse import unquote, urlsplit
 
@@ -74,6 +74,7 @@ class SearchGym:
     Args:
         interpreter: runs the `python` tool's programs; its owner closes it.
         judge: grades committed answers (SA-R1).
+        reward: scores a finished episode with the judge.
         backend: used for every problem; by default the packaged corpus that the problem names.
         blocked_domains: dropped from results and refused by `scrape`, with their subdomains (SEV-06).
         max_page_words: longer pages go through `condenser` (SEV-03).
@@ -84,6 +85,7 @@ class SearchGym:
         interpreter: Interpreter,
         judge: Judge,
         *,
+        reward: Callable[[Episode, Judge], Verdict] = search_verdict,
         backend: SearchBackend | None = None,
         blocked_domains: Collection[str] = (),
         num_results: int = NUM_RESULTS,
@@ -93,6 +95,7 @@ class SearchGym:
     ) -> None:
         self.interpreter = interpreter
         self.judge = judge
+        self.reward = reward
         self.num_results = num_results
         self.max_page_words = max_page_words
         self.condenser = condenser or Truncation()
@@ -137,7 +140,7 @@ class SearchEnvironment:
         return run(argument)
 
     def score(self, episode: Episode) -> Verdict:
-        return search_verdict(episode, self._gym.judge)
+        return self._gym.reward(episode, self._gym.judge)
 
     def cleanup(self) -> None:
         return None

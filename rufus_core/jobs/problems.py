@@ -12,7 +12,6 @@ import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from pathlib import Path
 
 from rufus_core.data.catalogue import generator
 from rufus_core.data.holdout import HELDOUT_SHARE, VALIDATION_SHARE, share_splits, take_splits

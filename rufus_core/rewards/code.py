@@ -67,8 +67,17 @@ def same_output(actual: str, expected: str, float_tolerance: float | None = None
     return True
 
 
-def tests_pass(problem: Problem, response_text: str, pool: InterpreterPool) -> Verdict:
+def tests_pass(
+    problem: Problem,
+    response_text: str,
+    pool: InterpreterPool,
+    *,
+    max_tests: int = MAX_TESTS,  # noqa: PT028 - this is no test
+    seconds_per_test: float = TIMEOUT_SECONDS,  # noqa: PT028
+) -> Verdict:
     """Score a response by its record's modality (CRL-R3). No block is a failure like any other (CRL-R4).
+
+    A record's own `timeout_seconds` goes before `seconds_per_test`.
 
     Raises SandboxUnavailable; a fault of the infrastructure is an aborted verdict, a faulty record an unscorable one.
     """
@@ -78,9 +87,13 @@ def tests_pass(problem: Problem, response_text: str, pool: InterpreterPool) -> V
     code = last_code_block(response_text)
     if code is None:
         return Verdict.binary(False, "no complete python block")
-    tests = select_tests(problem.prompt[-1].content, truth["tests"])
+    tests = select_tests(problem.prompt[-1].content, truth["tests"], max_tests)
+    timeout = float(truth.get("timeout_seconds", seconds_per_test))
     try:
-        reason = (_failed_check if truth["modality"] == "functional" else _failed_output)(truth, code, tests, pool)
+        if truth["modality"] == "functional":
+            reason = pool.run_checks(code, tests, timeout).reason
+        else:
+            reason = _failed_output(truth, code, tests, pool, timeout)
     except InfrastructureError as error:
         return Verdict.aborted(str(error))
     except (SyntaxError, ValueError) as error:  # of a test, not of the candidate
@@ -88,12 +101,7 @@ def tests_pass(problem: Problem, response_text: str, pool: InterpreterPool) -> V
     return Verdict.binary(not reason, reason, extracted=code)
 
 
-def _failed_check(truth: dict[str, Json], code: str, tests: list[Json], pool: InterpreterPool) -> str:
-    return pool.run_checks(code, tests, float(truth.get("timeout_seconds", TIMEOUT_SECONDS))).reason
-
-
-def _failed_output(truth: dict[str, Json], code: str, tests: list[Json], pool: InterpreterPool) -> str:
-    timeout = float(truth.get("timeout_seconds", TIMEOUT_SECONDS))
+def _failed_output(truth: dict[str, Json], code: str, tests: list[Json], pool: InterpreterPool, timeout: float) -> str:
     for index, test in enumerate(tests):
         result = pool.run(code, test["input"], timeout)
         if result.status != "ok":

@@ -20,16 +20,16 @@ _ARTICLES = {"a", "an", "the"}
 _NEGATIONS = {"not", "no", "never", "without", "non", "neither", "nor", "cannot"}
 
 
-def fuzzy_match(reference: str, answer: str) -> bool:
-    """Whether the answer says what the reference says."""
+def fuzzy_match(reference: str, answer: str, threshold: float = THRESHOLD) -> bool:
+    """Whether the answer says what the reference says; `threshold` is for its words, in [0, 1]."""
     reference, answer = _plain(reference), _plain(answer)
     letter, text = _option(reference)
     other_letter, other_text = _option(answer)
     if letter and other_letter:
-        return letter == other_letter and (not text or not other_text or _same_text(text, other_text))
+        return letter == other_letter and (not text or not other_text or _same_text(text, other_text, threshold))
     if letter and not text:
         return False
-    return _same_text(text, other_text)
+    return _same_text(text, other_text, threshold)
 
 
 def token_similarity(left: list[str], right: list[str]) -> float:
@@ -37,11 +37,11 @@ def token_similarity(left: list[str], right: list[str]) -> float:
     return SequenceMatcher(None, left, right, autojunk=False).ratio()
 
 
-def _same_text(reference: str, answer: str) -> bool:
+def _same_text(reference: str, answer: str, threshold: float) -> bool:
     left, right = _tokens(reference), _tokens(answer)
     if not left or not right:
         return False
-    return _exact_part(left) == _exact_part(right) and token_similarity(left, right) >= THRESHOLD
+    return _exact_part(left) == _exact_part(right) and token_similarity(left, right) >= threshold
 
 
 def _exact_part(tokens: list[str]) -> list[str]:

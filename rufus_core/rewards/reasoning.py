@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rufus_core.errors import DataError
 from rufus_core.rewards.extract import answer_text, last_boxed, short_answer
-from rufus_core.rewards.fuzzy import fuzzy_match
+from rufus_core.rewards.fuzzy import THRESHOLD, fuzzy_match
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.puzzles import verify_puzzle
 from rufus_core.types import Problem, Verdict
@@ -14,8 +14,12 @@ from rufus_core.types import Problem, Verdict
 _NO_ANSWER = "no answer"
 
 
-def verify_reasoning(problem: Problem, final_text: str | None, math: MathVerifier) -> Verdict:
+def verify_reasoning(
+    problem: Problem, final_text: str | None, math: MathVerifier, similarity_threshold: float = THRESHOLD
+) -> Verdict:
     """Score a response's final text; None, an open think block or an open box is no answer.
+
+    Science answers match from `similarity_threshold` on.
 
     Raises:
         DataError: there is no verifier for the problem's family.
@@ -25,10 +29,14 @@ def verify_reasoning(problem: Problem, final_text: str | None, math: MathVerifie
         raise DataError(f"no reasoning verifier for the family {problem.family!r}", hint=f"one of {sorted(VERIFIERS)}")
     if final_text is None:
         return Verdict.binary(False, _NO_ANSWER)
-    return verifier(problem, final_text, math)
+    return verifier(problem, final_text, math, similarity_threshold)
 
 
-def _verify_math(problem: Problem, text: str, math: MathVerifier) -> Verdict:
+# One signature for all: each takes what it needs.
+# ruff: noqa: ARG001
+
+
+def _verify_math(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
     r"""Math-Verify on the last box. Both sides go in boxed, so that "x+5" is read as a whole and not as a 5."""
     answer = last_boxed(answer_text(text) or "")
     if answer is None:
@@ -38,26 +46,26 @@ def _verify_math(problem: Problem, text: str, math: MathVerifier) -> Verdict:
     return math.verify(_box(gold if boxed_gold is None else boxed_gold), _box(answer))
 
 
-def _verify_puzzle(problem: Problem, text: str, math: MathVerifier) -> Verdict:  # noqa: ARG001 - one signature for all
+def _verify_puzzle(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
     answer = short_answer(text)
     return Verdict.binary(False, _NO_ANSWER) if answer is None else verify_puzzle(problem.ground_truth, answer)
 
 
-def _verify_science(problem: Problem, text: str, math: MathVerifier) -> Verdict:  # noqa: ARG001 - one signature for all
+def _verify_science(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
     reference: str = problem.ground_truth["answer"]
     if not reference.strip():
         return Verdict.unscorable("the reference is empty")
     answer = short_answer(text)
     if answer is None:
         return Verdict.binary(False, _NO_ANSWER)
-    return Verdict.binary(fuzzy_match(reference, answer), extracted=answer)
+    return Verdict.binary(fuzzy_match(reference, answer, threshold), extracted=answer)
 
 
 def _box(text: str) -> str:
     return rf"\boxed{{{text}}}"
 
 
-VERIFIERS: dict[str, Callable[[Problem, str, MathVerifier], Verdict]] = {
+VERIFIERS: dict[str, Callable[[Problem, str, MathVerifier, float], Verdict]] = {
     "arithmetic": _verify_math,
     "math": _verify_math,
     "puzzle": _verify_puzzle,

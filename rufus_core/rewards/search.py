@@ -7,17 +7,25 @@ from rufus_core.rewards.extract import last_boxed
 from rufus_core.types import Episode, Json, Verdict
 
 MIN_SUCCESSFUL_CALLS = 2  # SA-R3
+MALFORMED_FACTOR_FLOOR = 0.5  # SA-R4: what is left when every call was malformed
 NO_ANSWER_PENALTY = -0.1  # SA-R5
 PASS_SCORE = 0.5  # from here on a graded answer counts as right
 
 
-def search_verdict(episode: Episode, judge: Judge) -> Verdict:
+def search_verdict(
+    episode: Episode,
+    judge: Judge,
+    *,
+    min_successful_calls: int = MIN_SUCCESSFUL_CALLS,
+    malformed_factor_floor: float = MALFORMED_FACTOR_FLOOR,
+    no_answer_penalty: float = NO_ANSWER_PENALTY,
+) -> Verdict:
     r"""Score a finished search episode.
 
-    `reward = score * (1 - 0.5 * malformed / calls)`, where the judge's score in [0, 1] counts only for a committed
-    answer and after two successful tool calls; -0.1 where a budget (calls, turns, tokens) ran out without an answer;
-    0 otherwise. There is no unconditional positive term (SA-R6). The answer is the last balanced `\boxed{}` of the
-    final message.
+    `reward = score * (1 - (1 - floor) * malformed / calls)`, where the judge's score in [0, 1] counts only for a
+    committed answer and after `min_successful_calls`; `no_answer_penalty` where a budget (calls, turns, tokens) ran out
+    without an answer; 0 otherwise. There is no unconditional positive term (SA-R6). The answer is the last balanced
+    `\boxed{}` of the final message.
 
     Raises:
         InfrastructureError: the judge gave no verdict.
@@ -28,14 +36,15 @@ def search_verdict(episode: Episode, judge: Judge) -> Verdict:
     if answer is None:
         exhausted = episode.termination.outcome in ("budget_exhaustion", "context_overflow")
         return Verdict(
-            score=NO_ANSWER_PENALTY if exhausted else 0.0,
+            score=no_answer_penalty if exhausted else 0.0,
             passed=False,
             reason=f"no final answer ({episode.termination.value})",
         )
-    if episode.num_successful_calls < MIN_SUCCESSFUL_CALLS:
-        return Verdict(0.0, passed=False, reason="fewer than two successful tool calls", extracted=answer)
+    if episode.num_successful_calls < min_successful_calls:
+        reason = f"{episode.num_successful_calls} of {min_successful_calls} successful tool calls"
+        return Verdict(0.0, passed=False, reason=reason, extracted=answer)
     score = judge.score(answer_criterion(episode), answer)
-    factor = 1.0 - 0.5 * episode.num_malformed_calls / episode.num_calls
+    factor = 1.0 - (1.0 - malformed_factor_floor) * episode.num_malformed_calls / max(1, episode.num_calls)
     return Verdict(
         score=score * factor,
         passed=score >= PASS_SCORE,

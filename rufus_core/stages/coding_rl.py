@@ -3,15 +3,30 @@
 from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.ports import Gym
-from rufus_core.rewards.code import tests_pass
+from rufus_core.rewards.code import MAX_TESTS, TIMEOUT_SECONDS, tests_pass
 from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.stages.stage import GymContext, Stage
+from rufus_core.types import Episode, Verdict
 
 
 def open_gym(context: GymContext) -> Gym:
-    pool = InterpreterPool(workers=context.workers, allow_unisolated=context.allow_unisolated)
-    gym = SingleTurnGym(lambda episode: tests_pass(episode.problem, episode.final_text or "", pool))
-    return HoldingGym(gym, pool)
+    reward = context.reward
+    pool = InterpreterPool(
+        workers=context.workers,
+        memory_bytes=(reward.memory_mib or 1024) << 20,
+        allow_unisolated=context.allow_unisolated,
+    )
+
+    def verify(episode: Episode) -> Verdict:
+        return tests_pass(
+            episode.problem,
+            episode.final_text or "",
+            pool,
+            max_tests=reward.max_tests_per_problem or MAX_TESTS,
+            seconds_per_test=reward.seconds_per_test or TIMEOUT_SECONDS,
+        )
+
+    return HoldingGym(SingleTurnGym(verify), pool)
 
 
 STAGE = Stage("coding_rl", families=("python_function", "python_program"), open_gym=open_gym)

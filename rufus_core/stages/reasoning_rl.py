@@ -3,14 +3,17 @@
 from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.ports import Gym
+from rufus_core.rewards.fuzzy import THRESHOLD
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.reasoning import verify_reasoning
 from rufus_core.stages.stage import GymContext, Stage
 
 
-def open_gym(context: GymContext) -> Gym:  # noqa: ARG001 - the verifiers have no settings
+def open_gym(context: GymContext) -> Gym:
     verifier = MathVerifier()
-    gym = SingleTurnGym(lambda episode: verify_reasoning(episode.problem, episode.final_text, verifier))
+    given = context.reward.similarity_threshold
+    threshold = THRESHOLD if given is None else given
+    gym = SingleTurnGym(lambda episode: verify_reasoning(episode.problem, episode.final_text, verifier, threshold))
     return HoldingGym(gym, verifier)
 
 

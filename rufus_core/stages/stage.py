@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rufus_core.ports import Gym
-from rufus_core.settings import RLStage
+from rufus_core.settings import RewardSettings, RLStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,11 @@ class GymContext:
     workers: int = 2
     allow_unisolated: bool = False
     reward_model: Path | None = None
+
+    @property
+    def reward(self) -> RewardSettings:
+        """The numbers of the stage's reward; those that are None have the verifier's own values."""
+        return self.settings.reward or RewardSettings(kind="rule_based_verifier")
 
 
 @dataclass(frozen=True, slots=True)

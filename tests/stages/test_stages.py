@@ -11,9 +11,9 @@ from rufus_core.settings import RLStage
 from rufus_core.stages import STAGE_OF_FAMILY, STAGES, open_mixed_gym
 from rufus_core.stages.stage import GymContext
 from rufus_core.training.reward_model import RewardModel
-from rufus_core.types import Termination, VerdictKind
+from rufus_core.types import Message, Problem, Termination, VerdictKind
 from tests.sandbox.real import require_isolation
-from tests.stages.replay import demonstrations, replay
+from tests.stages.replay import Demonstrated, demonstrations, replay
 from tests.training import toy
 
 SANDBOXED = ("coding_rl", "coding_agent", "search_agent")
@@ -80,3 +80,37 @@ def test_a_mixed_gym_plays_each_family_in_its_own_stage() -> None:
     with open_mixed_gym({name: _settings(name) for name in names}, 2, False) as gym:
         trajectories = replay(gym, _settings("if_rl"), shown)
     assert [t.verdict.passed for t in trajectories] == [not each.wrong for each in shown]
+
+
+@pytest.mark.parametrize(
+    ("name", "reward", "reason"),
+    [
+        ("search_agent", {"min_successful_tool_calls": 9}, "of 9 successful tool calls"),
+        ("coding_rl", {"seconds_per_test": 0.0001}, "time"),
+    ],
+)
+def test_a_rewards_numbers_are_the_recipes(name: str, reward: dict[str, float], reason: str) -> None:
+    require_isolation()
+    settings = _settings(name)
+    assert settings.reward is not None
+    settings = settings.model_copy(update={"reward": settings.reward.model_copy(update=reward)})
+    shown = [each for each in demonstrations(STAGES[name].families, 1) if not each.wrong][:1]
+    with STAGES[name].open_gym(GymContext(settings, training=True)) as gym:
+        (trajectory,) = replay(gym, settings, shown)
+    assert not trajectory.verdict.passed
+    assert reason in trajectory.verdict.reason
+
+
+def test_the_threshold_of_science_answers_is_the_recipes_RRL_R1() -> None:
+    settings = _settings("reasoning_rl")
+    assert settings.reward is not None
+    problem = Problem.build("science", "s", [Message(role="user", content="what")], {"answer": "a large red fish"})
+    said = (*problem.prompt, Message(role="assistant", reasoning="", content="a small red fish"))
+    passed = []
+    for threshold in (0.9, 0.6):
+        loose = settings.reward.model_copy(update={"similarity_threshold": threshold})
+        stage = settings.model_copy(update={"reward": loose})
+        with STAGES["reasoning_rl"].open_gym(GymContext(stage, training=True)) as gym:
+            (trajectory,) = replay(gym, stage, [Demonstrated(problem, False, said)])
+        passed.append(trajectory.verdict.passed)
+    assert passed == [False, True]
