@@ -16,6 +16,7 @@ from prefect.futures import PrefectFuture
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from rufus_core.errors import ConfigError
 from rufus_core.lineage.home import rufus_home
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step, build_graph
@@ -39,7 +40,15 @@ def rufus_recipe(
     home: str | None = None,
     until: str | None = None,
 ) -> State[None]:
-    """The recipe as a deployment runs it: from names alone."""
+    """The recipe as a deployment runs it: from names alone.
+
+    Raises:
+        ConfigError: neither `home` nor RUFUS_HOME is set. A worker starts flows in a folder that it deletes later.
+    """
+    if not home and not os.environ.get("RUFUS_HOME"):
+        raise ConfigError(
+            "this worker doesn't know where runs live", where="home", hint="set RUFUS_HOME for the worker"
+        )
     settings = load_recipe(recipe, profile, overrides or [])
     graph = up_to(build_graph(settings), until)
     folder = rufus_home(Path(home) if home else None)

@@ -26,7 +26,8 @@ def main(command: list[str]) -> int:
 
 
 def _stop_with_owner(server: subprocess.Popen[bytes]) -> None:
-    sys.stdin.buffer.read()
+    while os.read(sys.stdin.fileno(), 1024):  # not sys.stdin, whose lock would be held when the interpreter ends
+        pass
     server.terminate()
     threading.Timer(GRACE_SECONDS, server.kill).start()
 

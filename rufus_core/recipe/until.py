@@ -9,7 +9,7 @@ from rufus_core.recipe.graph import Step, checkpoint_of
 
 
 def up_to(graph: Sequence[Step], stage: str | None) -> list[Step]:
-    """The steps of `stage` and of those before it, with all that they are made from; None keeps the whole graph.
+    """What the checkpoint of `stage` is made from, and the scores of all checkpoints on the way; None keeps it all.
 
     Raises:
         ConfigError: the graph has no such stage.
@@ -21,8 +21,8 @@ def up_to(graph: Sequence[Step], stage: str | None) -> list[Step]:
         known = dict.fromkeys(step.stage for step in graph if step.stage)
         raise ConfigError(f"there is no stage {stage!r}", where="--until", hint=f"stages: {', '.join(known)}")
     before = _closure([checkpoint_of(stage)], by_name)
-    stages = {by_name[name].stage for name in before}
-    wanted = _closure([step.name for step in graph if step.stage in stages or step.name in before], by_name)
+    scores = [step.name for step in graph if step.kind == "scores" and step.inputs["checkpoint"] in before]
+    wanted = _closure([*before, *scores], by_name)
     return [step for step in graph if step.name in wanted]
 
 
