@@ -1,6 +1,7 @@
 """Carries out a job document as the real jobs do, with a step that takes no time. Run as a script by the tests.
 
-`config` says what to do: "text" is written, "fail" is raised, "hang" waits for ever (after the file `ready` exists).
+`config` says what to do: "text" is written, "fail" and "crash" are raised, "hang" waits for ever, "wait_for" until that
+file exists.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def main(path: Path) -> int:
     with Reporter(document.progress, 2) as report:
         report.log(1, {"reward": 0.25})
         report.log(2, {"reward": 0.5})
-    while "hang" in config:
-        time.sleep(60)
+    while "hang" in config or not Path(config.get("wait_for", "/")).exists():
+        time.sleep(0.05)
     attempt = store.attempt(document.name, document.fingerprint)
     texts = [(i.path / "text").read_text() for i in document.inputs.values()]
     (attempt.folder / "text").write_text("".join([*texts, config["text"]]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -24,6 +25,7 @@ from rufus_core.settings import BaseModelSettings, Recipe
 from tasks import servers
 
 RECIPE = Recipe(name="tiny", profile="test", base=BaseModelSettings(name="base"), stages={})
+ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_job.py")))
 
 
@@ -194,12 +196,25 @@ def test_an_interrupt_ends_the_job_publishes_nothing_and_keeps_what_was_done(
     assert tasks["Math: train"] == "Cancelled"
 
 
-def test_a_run_whose_process_died_is_marked_crashed_by_the_next_one(home: Path, api: str) -> None:
-    run(home, graph())
-    flow_run, _ = shown(api)
-    dead = {"flow_id": flow_run["flow_id"], "name": "killed", "parameters": {"process": "4194305@1.00"}}
-    (killed,) = [httpx.post(f"{api}/flow_runs/", json={**dead, "state": {"type": "RUNNING"}}).json()]
-    run(home, graph())
+def test_after_kill_9_the_next_run_joins_the_living_job_and_starts_no_second_one(home: Path, api: str) -> None:
+    go = home / "go"
+    config = {"wait_for": str(go), "text": "joined"}
+    code = (
+        "import sys; from pathlib import Path; from tests.flows.test_recipe import Recorder, graph, run\n"
+        "tell = Recorder(lambda step: print(step, flush=True))\n"
+        "run(Path(sys.argv[1]), graph(wait_for=sys.argv[2], text='joined'), tell)"
+    )
+    command = [sys.executable, "-c", code, str(home), str(go)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == f"{NAMES[2]}\n"
+        first.kill()
+    killed, _ = shown(api)
+    before = jobs_started(home)
+    outcome, seen = run(home, graph(**config), Recorder(lambda step: go.touch()))
+    assert statuses(outcome) == dict(zip(NAMES, ("reused", "reused", "completed"), strict=True))
+    assert [p.step for p in seen.progress[NAMES[2]]] == [1, 2]
+    assert jobs_started(home) == before
     assert httpx.get(f"{api}/flow_runs/{killed['id']}").json()["state_name"] == "Crashed"
 
 
