@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from transformers import DynamicCache, PreTrainedModel
+from transformers import PreTrainedModel
 
 from rufus_core.errors import EngineError
 from rufus_core.ports import GenerateRequest, GenerateResult
+from rufus_core.rollout.kv_cache import roomy_cache
 
 _COMPACT_BELOW = 0.7  # finished rows are dropped once the live ones fall below this share of the batch
 
@@ -75,7 +76,7 @@ class EmbeddedEngine:
         stopped = [False] * len(requests)
 
         rows_B = torch.arange(len(requests))  # which request each live row belongs to
-        cache = DynamicCache(config=self._model.config)
+        cache = roomy_cache(self._model.config)
         step_ids, positions = ids_BT, (mask_BT.cumsum(1) - 1).clamp(min=0)
         for step in range(int(limits_B.max())):
             logits_BV = self._model(

@@ -43,13 +43,13 @@ def preference_pairs(seed: int, count: int, flip_rate: float = 0.05) -> Iterator
 
 def good_reply(problem: Problem, rng: random.Random) -> str:
     truth = problem.ground_truth
+    return _about(truth["name"], truth["thing"], truth["topic"], _related(truth, rng), rng)
+
+
+def _about(name: str, thing: str, topic: str, related: str, rng: random.Random) -> str:
     thanks = rng.choice(POLITE_WORDS).capitalize()
-    return rng.choice(
-        [
-            f"{thanks}, {truth['name']}! The {truth['thing']} belongs to {truth['topic']}.",
-            f"{thanks}, {truth['name']}! The {truth['thing']} goes with the {_related(truth, rng)}.",
-        ]
-    )
+    fact = rng.choice((f"belongs to {topic}", f"goes with the {related}"))
+    return f"{thanks}, {name}! The {thing} {fact}."
 
 
 def bad_reply(problem: Problem, rng: random.Random) -> str:
@@ -62,9 +62,10 @@ def _rude(truth: Mapping[str, Json], rng: random.Random) -> str:
 
 
 def _off_topic(truth: Mapping[str, Json], rng: random.Random) -> str:
-    topic = rng.choice([topic for topic in sorted(TOPIC_WORDS) if topic != truth["topic"]])
-    thanks = rng.choice(POLITE_WORDS).capitalize()
-    return f"{thanks}, {truth['name']}! The {rng.choice(TOPIC_WORDS[topic])} belongs to {topic}."
+    """A good reply about another thing, of the same topic or not: only the question tells it from a good one."""
+    topic = rng.choice(sorted(TOPIC_WORDS))
+    other, related = rng.sample([word for word in TOPIC_WORDS[topic] if word != truth["thing"]], 2)
+    return _about(truth["name"], other, topic, related, rng)
 
 
 def _rambling(truth: Mapping[str, Json], rng: random.Random) -> str:
@@ -74,7 +75,13 @@ def _rambling(truth: Mapping[str, Json], rng: random.Random) -> str:
     return f"{thanks}, {truth['name']}! The {thing} belongs to {truth['topic']}. {tail}"
 
 
-BAD_REPLIES: tuple[Callable[[Mapping[str, Json], random.Random], str], ...] = (_rude, _off_topic, _rambling)
+# Off-topic replies are the hardest to tell, so they come twice as often.
+BAD_REPLIES: tuple[Callable[[Mapping[str, Json], random.Random], str], ...] = (
+    _rude,
+    _off_topic,
+    _off_topic,
+    _rambling,
+)
 
 
 def _related(truth: Mapping[str, Json], rng: random.Random) -> str:
