@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rufus_core.errors import JobFailed, RufusError
+from rufus_core.errors import JobFailed, LineageError, RufusError
 from rufus_core.jobs.document import InputArtifact, JobDocument
 from rufus_core.lineage.cache import HashCache
 from rufus_core.lineage.canonical import fingerprint
@@ -62,6 +62,8 @@ class StepRunner:
 
     def _reuse_or_make(self, step: Step) -> StepOutcome:
         record = self._find(step)
+        if record is None and step.artifact is not None:
+            raise LineageError(f"{step.artifact.id} differs from its record", hint=f"rufus trace {step.artifact.id}")
         if record is not None:
             self._records[step.name] = record
             return StepOutcome("reused", record.digest, record.id)
@@ -96,7 +98,8 @@ class StepRunner:
             self._document(step, progress).save(document)
 
         def on_progress(line: Mapping[str, Any]) -> None:
-            seen = StepProgress(line.get("step"), line.get("total"), line.get("metrics", {}), line.get("message", ""))
+            metrics = {name: float(value) for name, value in line.get("metrics", {}).items()}
+            seen = StepProgress(line.get("step"), line.get("total"), metrics, line.get("message", ""))
             self._observer.step_progressed(step.name, seen)
             if seen.step is not None:
                 self._tracker.progressed(step.name, seen.step, seen.metrics)
@@ -132,8 +135,10 @@ class StepRunner:
         )
 
     def _find(self, step: Step) -> Record | None:
+        given = step.artifact
+        wanted = (given.name, given.fingerprint) if given else (step.name, self._fingerprint(step))
         with self._finding:
-            return self._store.find(step.name, self._fingerprint(step))
+            return self._store.find(*wanted)
 
     def _fingerprint(self, step: Step) -> str:
         digests = {role: self._records[name].digest for role, name in step.inputs.items()}

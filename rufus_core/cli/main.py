@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from rufus_core.cli.doctor import doctor
+from rufus_core.cli.eval import eval_
 from rufus_core.cli.plan import plan
 from rufus_core.cli.run import run
 from rufus_core.cli.table import table
@@ -17,12 +18,12 @@ from rufus_core.cli.trace import trace
 from rufus_core.cli.ui import ui
 from rufus_core.errors import RufusError
 
-COMMANDS: tuple[Callable[..., Any], ...] = (run, plan, trace, table, ui, doctor)
+COMMANDS: tuple[Callable[..., Any], ...] = (run, plan, eval_, trace, table, ui, doctor)
 INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 
 app = typer.Typer(name="rufus", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
-    app.command()(command)
+    app.command(command.__name__.removesuffix("_"))(command)  # `eval` is Python's own word
 
 
 def _print_version(wanted: bool) -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Sequence
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import cast
 
-from rufus_core.errors import ConfigError
-from rufus_core.ports import Orchestrator
+import typer
+from rich.console import Console
+
+from rufus_core.cli.preflight import preflight
+from rufus_core.cli.progress import RunDisplay
+from rufus_core.errors import ConfigError, JobFailed, RufusError
+from rufus_core.ports import Orchestrator, RunOutcome
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import Recipe
 
 GROUP, NAME = "rufus.orchestrator", "default"
+INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 
 
 def load_orchestrator() -> Orchestrator[Recipe, Step]:
@@ -19,3 +28,31 @@ def load_orchestrator() -> Orchestrator[Recipe, Step]:
     if not found:
         raise ConfigError("no orchestrator is installed", where=f"entry point {GROUP}", hint="make install")
     return cast(Orchestrator[Recipe, Step], next(iter(found)).load()())
+
+
+def carry_out(recipe: Recipe, graph: Sequence[Step], home: Path, out: Console, command: str) -> RunOutcome:
+    """Check what a graph needs, run it, and show it on `out`. Every step of the outcome is reused or completed.
+
+    Args:
+        command: what a user types to go on after a stop.
+
+    Raises:
+        typer.Exit: Ctrl-C or SIGTERM.
+        RufusError: something is missing, the disk failed, or a step did (JobFailed).
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # means the same as Ctrl-C
+    preflight(recipe, graph, home)
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with RunDisplay(graph, out) as display:
+            outcome = load_orchestrator().run(recipe, graph, home, display)
+    except OSError as error:
+        raise RufusError(f"the run stopped: {error.strerror or error}", where=error.filename) from error
+    if outcome.interrupted:
+        typer.echo(f"Stopped. Finished steps are kept: type `{command}` to go on.", err=True)
+        raise typer.Exit(INTERRUPTED)
+    for step in outcome.steps.values():
+        if step.status == "failed":
+            log = f"its output is in {step.log}" if step.log and step.log.exists() else None
+            raise JobFailed(step.error, hint=log)
+    return outcome

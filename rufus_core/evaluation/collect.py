@@ -10,6 +10,7 @@ from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 
 CHECKPOINT_KINDS = ("base", "checkpoint")
+SCORES_OF_A_RUN = "scores/"  # what `rufus eval` measures has other names, and its own sizes: it must not replace these
 
 
 def collect_rows(store: Store) -> list[StageRow]:
@@ -24,7 +25,7 @@ def collect_rows(store: Store) -> list[StageRow]:
     scores = [
         Scores.load(store.path(record) / file)
         for record in records
-        if record.kind == "scores"
+        if record.kind == "scores" and record.name.startswith(SCORES_OF_A_RUN)
         for file in sorted(record.files)
     ]
     return stage_table(

@@ -79,7 +79,7 @@ def read_metrics(path: Path) -> dict[str, Curve]:
         except json.JSONDecodeError:
             continue  # cut off by a crash, or still being written
         for name, value in entry["metrics"].items():
-            values.setdefault(name, {})[entry["step"]] = value
+            values.setdefault(name, {})[entry["step"]] = float(value)  # also "NaN"
     curves = {}
     for name, by_step in values.items():
         steps = np.array(sorted(by_step), dtype=np.float64)

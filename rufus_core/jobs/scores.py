@@ -20,6 +20,8 @@ from rufus_core.types import Json, Problem
 
 def score_checkpoint(job: Job) -> Outcome:
     checkpoint = job.document.inputs["checkpoint"]
+    candidate = job.document.config.get("candidate_step")  # of a training; None: the checkpoint is an artifact itself
+    policy = checkpoint.path if candidate is None else checkpoint.path / "checkpoints" / f"step-{candidate}"
     benchmarks = {name: BenchmarkSettings.model_validate(b) for name, b in job.document.config["benchmarks"].items()}
     metrics: dict[str, float] = {}
     with job.report(len(benchmarks)) as report:
@@ -29,7 +31,7 @@ def score_checkpoint(job: Job) -> Outcome:
             )
             per_problem = play_problems(
                 job,
-                checkpoint.path,
+                policy,
                 problems,
                 samples=benchmark.samples_per_problem,
                 temperature=benchmark.temperature,
@@ -40,6 +42,7 @@ def score_checkpoint(job: Job) -> Outcome:
                 stage=job.document.stage or "base",
                 checkpoint=checkpoint.name,
                 digest=checkpoint.digest,
+                step=candidate,
                 protocol=_protocol(job, name, benchmark),
                 per_problem=per_problem,
             )
@@ -48,7 +51,7 @@ def score_checkpoint(job: Job) -> Outcome:
             measured = {} if mean is None else {name: mean}
             metrics |= measured
             report.log(count, measured)
-    return Outcome(metrics)
+    return Outcome(metrics, step=candidate)
 
 
 def _sample(problems: Sequence[Problem], count: int | None) -> list[Problem]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from rufus_core.data.catalogue import GENERATORS
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.lineage.external import external_file
+from rufus_core.lineage.record import Record
 from rufus_core.recipe.base_files import base_files
 from rufus_core.recipe.validate import nearest
 from rufus_core.settings import ProblemSettings, Recipe, RLStage, SFTStage
@@ -33,7 +34,8 @@ _PLAY_FIELDS: dict[str, bool | set[str]] = {
 class Step:
     """One artifact to make. `config` is its identity; `inputs` are names of earlier steps by role.
 
-    `external` are the user's data files by role, as paths; their contents enter `config` by hash.
+    `external` are the user's data files by role, as paths; their contents enter `config` by hash. With `artifact`
+    nothing is made: it is in the store already, whatever it was made from.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Step:
     inputs: dict[str, str] = field(default_factory=dict)
     external: dict[str, str] = field(default_factory=dict)
     seed: int = 0
+    artifact: Record | None = None
 
     @property
     def version(self) -> str:
@@ -236,15 +239,21 @@ def _scores(recipe: Recipe, name: str, title: str) -> Iterator[Step]:
     for other, stage in recipe.stages.items():
         if name in (other, stage.parent):
             wanted += [*stage.evaluation.targets, *stage.evaluation.guardrails]
+    if wanted:
+        yield scores_step(recipe, f"scores/{name}", f"{title}: scores", name, checkpoint_of(name), wanted)
+
+
+def scores_step(recipe: Recipe, name: str, title: str, stage: str, checkpoint: str, wanted: Iterable[str]) -> Step:
+    """The step `name`, which measures what the step `checkpoint` gives on some of the recipe's benchmarks.
+
+    Raises:
+        ConfigError: a benchmark is unknown, or one that this release doesn't run.
+    """
     benchmarks: dict[str, dict[str, Json]] = {}
-    inputs = {"checkpoint": checkpoint_of(name)}
+    inputs = {"checkpoint": checkpoint}
     for benchmark in dict.fromkeys(wanted):
         if benchmark not in recipe.benchmarks:
-            raise ConfigError(
-                f"there is no benchmark {benchmark!r}",
-                where=f"stages.{name}.evaluation",
-                hint=f"known: {', '.join(recipe.benchmarks)}",
-            )
+            raise ConfigError(f"there is no benchmark {benchmark!r}", hint=nearest(benchmark, recipe.benchmarks))
         settings = recipe.benchmarks[benchmark]
         if settings.kind == "external":
             raise ConfigError(
@@ -255,13 +264,11 @@ def _scores(recipe: Recipe, name: str, title: str) -> Iterator[Step]:
         assert settings.stage is not None
         benchmarks[benchmark] = settings.model_dump(mode="json", exclude={"title"})
         inputs[f"problems/{settings.stage}"] = f"data/{settings.stage}"
-    if not benchmarks:
-        return
-    yield Step(
-        name=f"scores/{name}",
+    return Step(
+        name=name,
         kind="scores",
-        title=f"{title}: scores",
-        stage=name,
+        title=title,
+        stage=stage,
         config={"benchmarks": benchmarks, "play": _play(recipe, [b["stage"] for b in benchmarks.values()])},
         inputs=inputs,
         seed=_seed(recipe, "scores"),  # one seed for all checkpoints: their samples are paired

@@ -20,13 +20,13 @@ def up_to(graph: Sequence[Step], stage: str | None) -> list[Step]:
     if checkpoint_of(stage) not in by_name:
         known = dict.fromkeys(step.stage for step in graph if step.stage)
         raise ConfigError(f"there is no stage {stage!r}", where="--until", hint=f"stages: {', '.join(known)}")
-    before = _closure([checkpoint_of(stage)], by_name)
+    before = closure([checkpoint_of(stage)], by_name)
     scores = [step.name for step in graph if step.kind == "scores" and step.inputs["checkpoint"] in before]
-    wanted = _closure([*before, *scores], by_name)
+    wanted = closure([*before, *scores], by_name)
     return [step for step in graph if step.name in wanted]
 
 
-def _closure(names: Sequence[str], by_name: dict[str, Step]) -> set[str]:
+def closure(names: Sequence[str], by_name: dict[str, Step]) -> set[str]:
     """These steps and everything they are made from."""
     found: set[str] = set()
     waiting = list(names)

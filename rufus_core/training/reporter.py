@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Self
 
 
 class Reporter:
-    """Appends `{"step", "total", "time", "metrics"}` lines to `path`; a reader may follow the file as it grows."""
+    """Appends `{"step", "total", "time", "metrics"}` lines to `path`; a reader may follow the file as it grows.
+
+    JSON has no NaN and no infinities: they are the strings "NaN", "Infinity" and "-Infinity", which `float` reads.
+    """
 
     def __init__(self, path: Path, total: int) -> None:
         self._path, self.total = path, total
@@ -27,8 +31,12 @@ class Reporter:
         self._file.close()
 
     def log(self, step: int, metrics: Mapping[str, float], timed: bool = True) -> None:
-        line = {"step": step, "total": self.total, "metrics": dict(metrics)}
+        line = {"step": step, "total": self.total, "metrics": {k: _written(v) for k, v in metrics.items()}}
         if timed:
             line["time"] = time.time()
-        self._file.write(json.dumps(line) + "\n")
+        self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
+
+
+def _written(value: float) -> float | str:
+    return value if math.isfinite(value) else json.dumps(float(value))

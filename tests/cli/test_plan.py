@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+UNEVEN = "stages.if_rl.rollout={prompts_per_rollout: 16, samples_per_prompt: 8, opt_steps_per_rollout: 3}"
 
 
 def rufus(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -82,7 +83,7 @@ def test_works_from_any_folder(tmp_path: Path) -> None:
 
 
 def test_a_plan_that_does_not_come_out_even_says_so() -> None:
-    done = rufus("plan", "--set", "stages.if_rl.rollout.opt_steps_per_rollout=3")
+    done = rufus("plan", "--set", UNEVEN)
     assert "BAD if_rl: 16 x 8 / 3 = 42.67 sequences per optimizer step" in done.stdout
 
 
@@ -119,6 +120,6 @@ def test_an_interrupt_is_one_line_and_exit_code_130() -> None:
 
 
 def test_colour_only_where_asked_for() -> None:
-    red, uneven = "\x1b[31m", ("plan", "--set", "stages.if_rl.rollout.opt_steps_per_rollout=3")
+    red, uneven = "\x1b[31m", ("plan", "--set", UNEVEN)
     assert red in rufus(*uneven, FORCE_COLOR="1").stdout
     assert red not in rufus(*uneven, FORCE_COLOR="1", NO_COLOR="1").stdout

@@ -42,7 +42,7 @@ class StandIn:
 def use(monkeypatch: pytest.MonkeyPatch, play: Callable[[Sequence[Step], RunObserver], RunOutcome]) -> StandIn:
     stand_in = StandIn(play)
     monkeypatch.setattr("rufus_core.cli.orchestration.load_orchestrator", lambda: stand_in)
-    monkeypatch.setattr("rufus_core.cli.preflight.preflight", lambda *_: None)
+    monkeypatch.setattr("rufus_core.cli.orchestration.preflight", lambda *_: None)
     return stand_in
 
 

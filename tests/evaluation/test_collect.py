@@ -32,7 +32,7 @@ class Chain:
         training = self.publish(f"stages/{stage}/training", "training", {"parent": parent, **others}, stage)
         return self.publish(f"stages/{stage}/checkpoint", "checkpoint", {"training": training}, stage, step=7)
 
-    def scores(self, checkpoint, **passed):
+    def scores(self, checkpoint, under="scores", **passed):
         """One artifact with a file for each benchmark: how many of 20 problems the checkpoint solves."""
         stage = checkpoint.stage or "base"
         files = {
@@ -46,7 +46,7 @@ class Chain:
             ).model_dump_json()
             for benchmark, count in passed.items()
         }
-        self.publish(f"stages/{stage}/scores", "scores", {"checkpoint": checkpoint}, files=files)
+        self.publish(f"{under}/{stage}", "scores", {"checkpoint": checkpoint}, files=files)
 
 
 @pytest.fixture
@@ -72,6 +72,14 @@ def test_rows_follow_the_newest_chain_from_the_base(chain):
     assert rows[1].metrics["math"].mean == 0.6
     assert rows[1].metrics["math"].delta == pytest.approx(0.5)
     assert (rows[1].metrics["code"].mean, rows[1].metrics["code"].delta) == (0.25, None)
+
+
+def test_an_evaluation_of_ones_own_is_no_row_of_the_table(chain):
+    base = chain.publish("base", "base")
+    chain.scores(base, math=2)
+    chain.scores(base, under="evals", math=20, code=20)
+    (row,) = collect_rows(chain.store)
+    assert {name: cell.mean for name, cell in row.metrics.items()} == {"math": 0.1}
 
 
 def test_a_problem_set_screened_by_an_older_checkpoint_is_no_parent(chain):

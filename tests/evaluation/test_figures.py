@@ -29,6 +29,11 @@ def test_a_metric_may_be_missing_from_a_step(tmp_path):
     assert curves["loss"][0].tolist() == [2]
 
 
+def test_a_nan_that_a_job_reported_is_a_gap_in_the_curve(tmp_path):
+    path = write(tmp_path / "m.jsonl", [(1, {"loss": 3.0}), (2, {"loss": "NaN"}), (3, {"loss": "Infinity"})])
+    np.testing.assert_equal(read_metrics(path)["loss"][1], [3.0, np.nan, np.inf])
+
+
 def test_smoothing_keeps_a_constant_and_the_middle_of_a_line():
     assert smooth(np.full(9, 2.5), 5).tolist() == pytest.approx([2.5] * 9)
     assert smooth(np.arange(9.0), 5)[2:-2].tolist() == pytest.approx([2, 3, 4, 5, 6])

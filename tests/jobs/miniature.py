@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rufus_core.jobs.document import InputArtifact, JobDocument
 from rufus_core.jobs.run import run_job
 from rufus_core.lineage import Record, Store, fingerprint
-from rufus_core.recipe.graph import build_graph
+from rufus_core.recipe.graph import Step, build_graph
 from rufus_core.recipe.load import load_recipe
 from rufus_core.settings import EvaluationSettings, Recipe
 
@@ -35,6 +36,11 @@ SMALL_RL = (
 
 def small_recipe(*overrides: str) -> Recipe:
     """Every stage of the CPU profile with a dozen problems a split and a step or two."""
+    return load_recipe("rufus_air", "cpu", [*small_overrides(), *overrides])
+
+
+def small_overrides() -> list[str]:
+    """What `--set` must say to get `small_recipe`."""
     full = load_recipe("rufus_air", "cpu")
     counts = [f"stages.sft.data.sources.{name}.count=6" for name in full.stages["sft"].data.sources]  # type: ignore[union-attr]
     for stage in RL_STAGES:
@@ -43,7 +49,7 @@ def small_recipe(*overrides: str) -> Recipe:
     rl = [f"stages.{stage}.{change}" for stage in RL_STAGES for change in SMALL_RL]
     phases = ["stages.coding_rl.phases=[]"]
     sizes = [f"benchmarks.{name}={{num_problems: 12, samples_per_problem: 1}}" for name in full.benchmarks]
-    return load_recipe("rufus_air", "cpu", [*SMALL, *counts, *rl, *phases, *sizes, *overrides])
+    return [*SMALL, *counts, *rl, *phases, *sizes]
 
 
 def short_chain(*overrides: str) -> Recipe:
@@ -56,16 +62,19 @@ def short_chain(*overrides: str) -> Recipe:
 
 
 class Runner:
-    """Makes steps of a recipe's graph, and what they are made from, in this process."""
+    """Makes steps of a recipe's graph (or of `graph`), and what they are made from, in this process."""
 
-    def __init__(self, folder: Path, recipe: Recipe) -> None:
+    def __init__(self, folder: Path, recipe: Recipe, graph: Sequence[Step] | None = None) -> None:
         self.store = Store(folder / "store")
-        self.steps = {step.name: step for step in build_graph(recipe)}
+        self.steps = {step.name: step for step in graph or build_graph(recipe)}
         self._folder, self._recipe = folder, recipe
         self._records: dict[str, Record] = {}
 
     def run(self, name: str) -> Record:
         """The step's record; what the store holds is reused."""
+        given = self.steps[name].artifact
+        if given is not None:
+            return given
         if name not in self._records:
             document = self.document(name)
             found = self.store.find(name, document.fingerprint)

@@ -29,9 +29,16 @@ def learned(runner: Runner) -> Policy:
     return solver(runner.path("base"), RIGHT)
 
 
-def _scored(runner: Runner, folder: Path, policy: Path, problems: list[Problem], **benchmark: object) -> Record:
-    """The scores of a policy on these problems, as the only benchmark."""
-    (folder / "problems").mkdir()
+def _scored(
+    runner: Runner,
+    folder: Path,
+    policy: Path,
+    problems: list[Problem],
+    candidate: int | None = None,
+    **benchmark: object,
+) -> Record:
+    """The scores of a policy (or of a candidate in a training's folder) on these problems, as the only benchmark."""
+    (folder / "problems").mkdir(exist_ok=True)
     save_problems(folder / "problems", "heldout", problems)
     step = Runner(folder, small_recipe(LONG_ENOUGH)).steps["scores/reasoning_rl"]
     settings = step.config["benchmarks"]["reasoning"] | benchmark
@@ -41,7 +48,8 @@ def _scored(runner: Runner, folder: Path, policy: Path, problems: list[Problem],
         runner.document(
             "scores/base",
             name="scores/made_up",
-            config={"benchmarks": {"reasoning": settings}, "play": play},
+            config={"benchmarks": {"reasoning": settings}, "play": play, "candidate_step": candidate},
+            fingerprint=f"{candidate or 0}" * 64,
             inputs={
                 role: InputArtifact(name=role, digest="1" * 64, record_id="x", path=path)
                 for role, path in paths.items()
@@ -87,6 +95,16 @@ def test_a_benchmarks_own_budget_counts(runner: Runner, tmp_path: Path, learned:
     learned.save(tmp_path / "policy")
     record = _scored(runner, tmp_path, tmp_path / "policy", [RIGHT], response_budget_tokens=3)
     assert record.metrics == {"reasoning": 0.0}  # cut off before the answer
+
+
+def test_a_candidate_is_played_with_its_own_weights(runner: Runner, tmp_path: Path, learned: Policy) -> None:
+    """And its numbers name its step, for the digest is that of the whole training."""
+    load_policy(runner.path("base")).save(tmp_path / "checkpoints" / "step-1")
+    learned.save(tmp_path / "checkpoints" / "step-2")
+    before, after = (_scored(runner, tmp_path, tmp_path, [RIGHT], step, samples_per_problem=4) for step in (1, 2))
+    assert before.metrics["reasoning"] < 0.5 < after.metrics["reasoning"]
+    assert (before.step, after.step) == (1, 2)
+    assert [_file(tmp_path, record).step for record in (before, after)] == [1, 2]
 
 
 def test_a_mixture_is_played_in_the_environments_of_all_stages(runner: Runner) -> None:

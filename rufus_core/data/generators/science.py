@@ -36,7 +36,9 @@ def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Pro
     refuse_unknown(options, "kinds", "members")
     num_kinds, num_members = int(options.get("kinds", len(KINDS))), int(options.get("members", 7))
     if num_kinds < 3 or num_members < 1:
-        raise DataError("a question needs words of three kinds", hint="set `kinds` to 3 or more, `members` to 1 or more")
+        raise DataError(
+            "a question needs words of three kinds", hint="set `kinds` to 3 or more, `members` to 1 or more"
+        )
     facts = {kind: KINDS[kind][:num_members] for kind in list(KINDS)[:num_kinds]}
     return distinct(lambda rng: _draw(rng, facts), seed, count)
 
