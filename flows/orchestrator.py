@@ -12,15 +12,17 @@ from rufus_core.ports import Check, RunObserver, RunOutcome
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import Recipe
 from tasks import servers
-from tasks.launcher import JOB_COMMAND
 
 DRAIN_SECONDS = 10.0
 
 
 class PrefectOrchestrator:
-    """Runs a recipe as a Prefect flow, tracked in MLflow. `command` is what carries out a job document."""
+    """Runs a recipe as a Prefect flow, tracked in MLflow.
 
-    def __init__(self, command: tuple[str, ...] = JOB_COMMAND) -> None:
+    `command` carries out a job document; by default a fork of a warm server does.
+    """
+
+    def __init__(self, command: tuple[str, ...] | None = None) -> None:
         self._command = command
 
     def run(self, recipe: Recipe, graph: Sequence[Step], home: Path, observer: RunObserver) -> RunOutcome:

@@ -16,6 +16,7 @@ from prefect.futures import PrefectFuture
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
+from flows.schedule import by_urgency, jobs_at_once, startable
 from rufus_core.errors import ConfigError
 from rufus_core.lineage.home import rufus_home
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
@@ -23,8 +24,8 @@ from rufus_core.recipe.graph import Step, build_graph
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.until import up_to
 from rufus_core.settings import Recipe
-from tasks.launcher import JOB_COMMAND
 from tasks.processes import ProcessId
+from tasks.spawner import Spawner
 from tasks.steps import StepRunner
 from tasks.tracking import Tracker
 
@@ -52,13 +53,16 @@ def rufus_recipe(
     settings = load_recipe(recipe, profile, overrides or [])
     graph = up_to(build_graph(settings), until)
     folder = rufus_home(Path(home) if home else None)
-    return _flow_state(run_tracked(settings, graph, folder, LogObserver(), JOB_COMMAND))
+    return _flow_state(run_tracked(settings, graph, folder, LogObserver()))
 
 
 def run_recipe(
-    recipe: Recipe, graph: Sequence[Step], home: Path, observer: RunObserver, command: tuple[str, ...]
+    recipe: Recipe, graph: Sequence[Step], home: Path, observer: RunObserver, command: tuple[str, ...] | None = None
 ) -> RunOutcome:
-    """Run a graph that the caller built as one flow run. `command` is what carries out a job document."""
+    """Run a graph that the caller built as one flow run.
+
+    `command` carries out a job document; by default a fork of a warm server does.
+    """
     outcomes: list[RunOutcome] = []
 
     def body(recipe: str, profile: str, seed: int, process: str) -> State[None]:  # noqa: ARG001 (shown by Prefect)
@@ -74,7 +78,7 @@ def run_recipe(
 
 
 def run_tracked(
-    recipe: Recipe, graph: Sequence[Step], home: Path, observer: RunObserver, command: tuple[str, ...]
+    recipe: Recipe, graph: Sequence[Step], home: Path, observer: RunObserver, command: tuple[str, ...] | None = None
 ) -> RunOutcome:
     """Run a graph inside a flow run, with an MLflow run around it."""
     tracker = Tracker(home, recipe.name, observer.warned)
@@ -82,8 +86,9 @@ def run_tracked(
     tracker.run_started(f"{recipe.name} on {recipe.profile}", params)
     status, tags = "FAILED", {}
     try:
-        runner = StepRunner(home, recipe.execution, tracker, observer, command)
-        outcome = run_graph(graph, runner, jobs_at_once(recipe.execution.threads))
+        with Spawner(recipe.execution.threads, command) as spawner:
+            runner = StepRunner(home, recipe.execution, tracker, observer, spawner)
+            outcome = run_graph(graph, runner, jobs_at_once(recipe.execution.threads))
         status = {"failed": "FAILED", "cancelled": "KILLED"}.get(verdict(outcome), "FINISHED")
         tags = {f"rufus.{word}": str(count) for word, count in counts(outcome).items()}
         return outcome
@@ -92,7 +97,7 @@ def run_tracked(
 
 
 def run_graph(graph: Sequence[Step], runner: StepRunner, jobs: int) -> RunOutcome:
-    """Run every step after its inputs, at most `jobs` side by side, in the graph's order where there is a choice.
+    """Run every step after its inputs, at most `jobs` side by side, the most urgent where there is a choice.
 
     After a failure nothing new starts and what runs is finished; after Ctrl-C what runs is cancelled.
     """
@@ -108,11 +113,11 @@ def run_graph(graph: Sequence[Step], runner: StepRunner, jobs: int) -> RunOutcom
         finally:
             ended.put(name)
 
-    by_name = {step.name: step for step in graph}
+    by_name = {step.name: step for step in by_urgency(graph)}
     waiting, running = dict(by_name), set[str]()
     try:
         while True:
-            for step in _startable(waiting, outcomes)[: jobs - len(running)]:
+            for step in startable(waiting, outcomes)[: jobs - len(running)]:
                 del waiting[step.name]
                 running.add(step.name)
                 made_from = [futures[name] for name in step.inputs.values()]
@@ -136,11 +141,6 @@ def run_graph(graph: Sequence[Step], runner: StepRunner, jobs: int) -> RunOutcom
         raise
 
 
-def jobs_at_once(threads: int) -> int:
-    """As many jobs of `threads` threads as this process's cores carry."""
-    return max(1, len(os.sched_getaffinity(0)) // threads)
-
-
 def counts(outcome: RunOutcome) -> dict[str, int]:
     return dict(Counter(step.status for step in outcome.steps.values()))
 
@@ -149,14 +149,6 @@ def verdict(outcome: RunOutcome) -> str:
     if outcome.interrupted:
         return "cancelled"
     return "failed" if "failed" in counts(outcome) else "completed"
-
-
-def _startable(waiting: dict[str, Step], outcomes: dict[str, StepOutcome]) -> list[Step]:
-    """Steps whose inputs are there; none after a failure."""
-    done = {name for name, outcome in outcomes.items() if outcome.status in ("reused", "completed")}
-    if len(done) < len(outcomes):
-        return []
-    return [step for step in waiting.values() if done.issuperset(step.inputs.values())]
 
 
 def _task_state(outcome: StepOutcome) -> State[None]:

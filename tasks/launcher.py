@@ -10,28 +10,23 @@ import fcntl
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 
+from tasks.children import Child
 from tasks.processes import ProcessId
 
 Progress = Callable[[Mapping[str, Any]], None]
+Spawn = Callable[[IO[bytes]], Child]  # with the log that it writes to
 
-JOB_COMMAND = (sys.executable, "-m", "rufus_core.jobs")  # carries out the document that follows
 POLL_SECONDS = 0.1
 GRACE_SECONDS = 10.0
-
-# The job begins only after its handle is on disk: a launcher that is killed in between leaves no unknown job behind,
-# because the closed pipe ends the process. `exec` keeps pid and start time.
-_WAIT_THEN_EXEC = "import os, sys; sys.stdin.buffer.read(1) or sys.exit(1); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 class JobCancelled(Exception):
@@ -45,10 +40,10 @@ class LocalJob:
         self.folder = folder
         self.log = folder / "job.log"
         self._handle_file = folder / "handle.json"
-        self._child: subprocess.Popen[bytes] | None = None
+        self._child: Child | None = None
 
-    def start(self, command: list[str], env: Mapping[str, str], prepare: Callable[[], None] | None = None) -> bool:
-        """Start `command` (argv[0] is the path of a program), or join the living job. True when it was joined.
+    def start(self, spawn: Spawn, prepare: Callable[[], None] | None = None) -> bool:
+        """Start a job, or join the living one. True when it was joined.
 
         `prepare` runs only before a start: it may write files into the job's folder.
         """
@@ -59,22 +54,13 @@ class LocalJob:
             if prepare is not None:
                 prepare()
             with self.log.open("ab") as log:
-                self._child = subprocess.Popen(  # noqa: S603
-                    [sys.executable, "-S", "-c", _WAIT_THEN_EXEC, *command],
-                    stdin=subprocess.PIPE,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    start_new_session=True,
-                    env=dict(env),
-                )
-            _write(self._handle_file, asdict(ProcessId.of(self._child.pid)))
-            assert self._child.stdin is not None
-            with self._child.stdin as gate:
-                gate.write(b"\n")
+                self._child = spawn(log)
+            _write(self._handle_file, asdict(self._child.id))
+            self._child.begin()
             return False
 
     def wait(self, progress_file: Path, on_progress: Progress, cancelled: threading.Event) -> int | None:
-        """Block until the job ended, passing on its progress lines. The exit code, or None for a joined job.
+        """Block until the job ended, passing on its progress lines. The exit code, or None where nobody knows it.
 
         Raises JobCancelled after `cancelled` was set. The job is dead by then, also on Ctrl-C.
         """
@@ -88,7 +74,7 @@ class LocalJob:
         except BaseException:
             self.cancel()
             raise
-        return self._child.returncode if self._child else None
+        return self._child.code if self._child else None
 
     def cancel(self) -> None:
         """SIGTERM to the job's group, a grace period, SIGKILL; the job and its descendants are dead on return."""
@@ -114,23 +100,7 @@ class LocalJob:
         return handle if handle.find() else None
 
     def _alive(self) -> bool:
-        return self._child.poll() is None if self._child else self._handle() is not None
-
-
-def job_environment(threads: int) -> dict[str, str]:
-    """The environment of a job: this process's, with threads pinned, telemetry off and the model hub offline."""
-    count = str(threads)
-    return {
-        **os.environ,
-        "OMP_NUM_THREADS": count,
-        "MKL_NUM_THREADS": count,
-        "OPENBLAS_NUM_THREADS": count,
-        "TOKENIZERS_PARALLELISM": "false",
-        "DO_NOT_TRACK": "true",
-        "HF_HUB_OFFLINE": "1",
-        "HF_HUB_DISABLE_TELEMETRY": "1",
-        "PYTHONUNBUFFERED": "1",
-    }
+        return self._child.running() if self._child else self._handle() is not None
 
 
 def tail(path: Path) -> Iterator[str | None]:

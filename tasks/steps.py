@@ -7,6 +7,7 @@ import re
 import signal
 import threading
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from rufus_core.lineage.store import Store
 from rufus_core.ports import RunObserver, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import ExecutionSettings
-from tasks.launcher import JobCancelled, LocalJob, job_environment
+from tasks.launcher import JobCancelled, LocalJob
+from tasks.spawner import Spawner
 from tasks.tracking import Tracker
 
 _RAISED = re.compile(r"[\w.]+(Error|Exception|Exit)\b")  # a traceback's last line, but for an exception of many lines
@@ -39,12 +41,12 @@ class StepRunner:
         execution: ExecutionSettings,
         tracker: Tracker,
         observer: RunObserver,
-        command: tuple[str, ...],
+        spawner: Spawner,
     ) -> None:
         self.cancelled = threading.Event()
         self._home, self._execution = home, execution
         self._tracker, self._observer = tracker, observer
-        self._command = command
+        self._spawner = spawner
         self._store = Store(store_root(home), HashCache(home / "hashes.json"))
         self._finding = threading.Lock()  # the cache of hashes belongs to one thread at a time
         self._records: dict[str, Record] = {}
@@ -106,7 +108,7 @@ class StepRunner:
 
         if self.cancelled.is_set():
             raise JobCancelled
-        job.start([*self._command, str(document)], job_environment(self._execution.threads), prepare)
+        job.start(partial(self._spawner.spawn, document), prepare)
         code = job.wait(progress, on_progress, self.cancelled)
         record = self._find(step)  # the record, not the exit code, says that a step is done
         if record is None:

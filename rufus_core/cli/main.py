@@ -19,7 +19,6 @@ from rufus_core.cli.ui import ui
 from rufus_core.errors import RufusError
 
 COMMANDS: tuple[Callable[..., Any], ...] = (run, plan, eval_, trace, table, ui, doctor)
-INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 
 app = typer.Typer(name="rufus", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
@@ -49,7 +48,8 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except SystemExit as stop:
-        if stop.code == INTERRUPTED:
+        leaving = stop.__context__  # typer's: made from the interrupt, unless the command chose to leave
+        if leaving and isinstance(leaving.__cause__, KeyboardInterrupt):
             print("interrupted", file=sys.stderr)
         raise
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,9 +11,29 @@ from rufus_core.errors import LineageError, RufusError
 from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.job import Handler, Job
 from rufus_core.lineage.provenance import collect_provenance
-from rufus_core.lineage.record import Draft, Input, Record, Timings
+from rufus_core.lineage.record import Draft, Input, Provenance, Record, Timings
 from rufus_core.lineage.store import Store
 from rufus_core.settings import ExecutionSettings
+
+KINDS = ("base", "problems", "reward_model", "training", "checkpoint", "scores")
+
+
+@functools.cache
+def code_provenance() -> Provenance:
+    """What this process runs: noted once, for the files may change while it runs."""
+    return collect_provenance()
+
+
+def preload() -> None:
+    """Import what the jobs need, and note what is imported: for a process that forks them.
+
+    Runs no operator of torch, whose threads a fork doesn't take along.
+    """
+    import reasoning_gym  # noqa: F401 (generators import it late)
+
+    code_provenance()
+    for kind in KINDS:
+        handler(kind)
 
 
 def handler(kind: str) -> Handler:
@@ -73,7 +94,7 @@ def run_job(document: JobDocument) -> Record:
         seed=document.seed,
         decision=outcome.decision,
         metrics=outcome.metrics,
-        provenance=collect_provenance(),
+        provenance=code_provenance(),
         timings=Timings(started=started, ended=ended, seconds=(ended - started).total_seconds()),
         links=document.links,
     )

@@ -108,15 +108,23 @@ def test_version_and_help() -> None:
         assert command in out
 
 
-def test_an_interrupt_is_one_line_and_exit_code_130() -> None:
+@pytest.mark.parametrize(
+    ("leave", "line"),
+    [
+        ("raise KeyboardInterrupt", "interrupted\n"),
+        ("typer.echo('Stopped.', err=True)\n    raise typer.Exit(130)", "Stopped.\n"),
+    ],
+)
+def test_an_interrupt_is_one_line_and_exit_code_130(leave: str, line: str) -> None:
     code = (
+        "import typer\n"
         "from rufus_core.cli import main as cli\n"
         "@cli.app.command()\n"
-        "def wait():\n    raise KeyboardInterrupt\n"
+        f"def wait():\n    {leave}\n"
         "import sys\nsys.argv = ['rufus', 'wait']\ncli.main()\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", line)
 
 
 def test_colour_only_where_asked_for() -> None:

@@ -18,7 +18,7 @@ import pytest
 from mlflow import MlflowClient
 
 from flows.orchestrator import PrefectOrchestrator
-from flows.recipe import jobs_at_once
+from flows.schedule import jobs_at_once
 from rufus_core.ports import RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import BaseModelSettings, Recipe

@@ -5,20 +5,23 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from tasks.launcher import JobCancelled, LocalJob, job_environment, tail
+from tasks.children import ExecutedChild
+from tasks.launcher import JobCancelled, LocalJob, Spawn, tail
+from tasks.spawner import job_environment
 
 ENV = job_environment(threads=1)
 FOREVER = "import time\nwhile True: time.sleep(60)"
 
 
-def python(code: str, *arguments: str) -> list[str]:
-    return [sys.executable, "-c", code, *arguments]
+def python(code: str, *arguments: str) -> Spawn:
+    return partial(ExecutedChild, [sys.executable, "-c", code, *arguments], ENV)
 
 
 class Cancel(threading.Event):
@@ -43,14 +46,14 @@ def wait(job: LocalJob, cancelled: threading.Event | None = None) -> tuple[int |
 def test_a_job_reports_progress_output_and_exit_code(tmp_path: Path) -> None:
     job = LocalJob(tmp_path / "job")
     code = "import sys; print('hello'); open(sys.argv[1], 'a').write('{\"step\": 1}\\n{\"step\": 2}\\n'); sys.exit(3)"
-    assert job.start(python(code, str(job.folder / "progress.jsonl")), ENV) is False
+    assert job.start(python(code, str(job.folder / "progress.jsonl"))) is False
     assert wait(job) == (3, [{"step": 1}, {"step": 2}])
     assert job.log.read_text() == "hello\n"
 
 
 def test_a_job_runs_in_its_own_session_without_our_terminal(tmp_path: Path) -> None:
     job = LocalJob(tmp_path)
-    job.start(python("import os, sys; print(os.getsid(0) == os.getpid(), sys.stdin.read() == '')"), ENV)
+    job.start(python("import os, sys; print(os.getsid(0) == os.getpid(), sys.stdin.read() == '')"))
     assert wait(job)[0] == 0
     assert job.log.read_text() == "True True\n"
 
@@ -65,8 +68,8 @@ def test_the_environment_pins_threads_and_keeps_telemetry_off() -> None:
 def test_a_living_job_is_joined_and_never_started_twice(tmp_path: Path) -> None:
     first, second = LocalJob(tmp_path), LocalJob(tmp_path)
     ready = tmp_path / "ready"
-    first.start(python("import sys, time; open(sys.argv[1], 'w').write('x'); time.sleep(600)", str(ready)), ENV)
-    assert second.start(python("print('a second trainer')"), ENV) is True
+    first.start(python("import sys, time; open(sys.argv[1], 'w').write('x'); time.sleep(600)", str(ready)))
+    assert second.start(python("print('a second trainer')")) is True
     with pytest.raises(JobCancelled):
         wait(second, Cancel(ready))
     wait(first)
@@ -74,11 +77,11 @@ def test_a_living_job_is_joined_and_never_started_twice(tmp_path: Path) -> None:
 
 
 def test_after_a_dead_job_another_one_starts(tmp_path: Path) -> None:
-    LocalJob(tmp_path).start(python(""), ENV)
+    LocalJob(tmp_path).start(python(""))
     handle = json.loads((tmp_path / "handle.json").read_text())
     psutil.Process(handle["pid"]).wait()
     again = LocalJob(tmp_path)
-    assert again.start(python("print('again')"), ENV) is False
+    assert again.start(python("print('again')")) is False
     assert wait(again)[0] == 0
 
 
@@ -87,7 +90,7 @@ def test_a_pid_used_again_by_another_program_is_not_joined(tmp_path: Path) -> No
     handle = {"pid": other.pid, "started": other.create_time() - 100.0}
     (tmp_path / "handle.json").write_text(json.dumps(handle))
     job = LocalJob(tmp_path)
-    assert job.start(python(""), ENV) is False
+    assert job.start(python("")) is False
     assert wait(job)[0] == 0
 
 
@@ -106,7 +109,7 @@ def test_cancelling_kills_a_job_that_ignores_it_and_its_children(
     )
     ready = tmp_path / "ready"
     job = LocalJob(tmp_path)
-    job.start(python(code, str(ready)), ENV)
+    job.start(python(code, str(ready)))
     leader = json.loads((tmp_path / "handle.json").read_text())["pid"]
     with pytest.raises(JobCancelled):
         wait(job, Cancel(ready))
@@ -117,7 +120,7 @@ def test_cancelling_kills_a_job_that_ignores_it_and_its_children(
 def test_a_failing_listener_leaves_no_job_behind(tmp_path: Path) -> None:
     job = LocalJob(tmp_path)
     progress = tmp_path / "progress.jsonl"
-    job.start(python("import sys, time; open(sys.argv[1], 'w').write('{}\\n'); time.sleep(600)", str(progress)), ENV)
+    job.start(python("import sys, time; open(sys.argv[1], 'w').write('{}\\n'); time.sleep(600)", str(progress)))
 
     def fail(_: object) -> None:
         raise ZeroDivisionError
@@ -144,5 +147,5 @@ def test_half_a_line_of_a_killed_attempt_is_passed_over(tmp_path: Path) -> None:
     progress = tmp_path / "progress.jsonl"
     progress.write_text('{"step": 1}\n{"ste{"step": 2}\n{"step": 3}\n')
     job = LocalJob(tmp_path)
-    job.start(python(""), ENV)
+    job.start(python(""))
     assert wait(job)[1] == [{"step": 1}, {"step": 3}]

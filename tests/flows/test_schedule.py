@@ -1,0 +1,49 @@
+"""Which steps start next."""
+
+from __future__ import annotations
+
+from flows.schedule import by_urgency, startable
+from rufus_core.ports import StepOutcome
+from rufus_core.recipe.graph import Step, build_graph
+from rufus_core.recipe.load import load_recipe
+
+
+def chain() -> list[Step]:
+    """Two stages, in the order in which a recipe's graph has them: scores before the next stage."""
+    return [
+        Step("base", "base", "", {}),
+        Step("data/a", "problems", "", {}),
+        Step("data/b", "problems", "", {}),
+        Step("scores/base", "scores", "", {}, inputs={"checkpoint": "base", "problems": "data/a"}),
+        Step("a/train", "training", "", {}, inputs={"parent": "base", "problems": "data/a"}),
+        Step("a/select", "checkpoint", "", {}, inputs={"training": "a/train"}),
+        Step("scores/a", "scores", "", {}, inputs={"checkpoint": "a/select", "problems": "data/a"}),
+        Step("b/train", "training", "", {}, inputs={"parent": "a/select", "problems": "data/b"}),
+        Step("b/select", "checkpoint", "", {}, inputs={"training": "b/train"}),
+        Step("scores/b", "scores", "", {}, inputs={"checkpoint": "b/select", "problems": "data/b"}),
+    ]
+
+
+def ready(*done: str) -> list[str]:
+    waiting = {step.name: step for step in by_urgency(chain()) if step.name not in done}
+    return [step.name for step in startable(waiting, {name: StepOutcome("completed") for name in done})]
+
+
+def test_training_waits_neither_for_scores_nor_for_data_of_later_stages() -> None:
+    assert ready() == ["base", "data/a", "data/b"]
+    assert ready("base", "data/a") == ["a/train", "data/b", "scores/base"]
+    assert ready("base", "data/a", "a/train", "data/b", "a/select") == ["b/train", "scores/base", "scores/a"]
+
+
+def test_nothing_starts_after_a_failure() -> None:
+    steps = {step.name: step for step in chain()}
+    assert startable(steps, {"base": StepOutcome("completed"), "data/a": StepOutcome("failed")}) == []
+
+
+def test_the_shipped_recipe_keeps_inputs_first_and_scores_last() -> None:
+    graph = build_graph(load_recipe("rufus_air", "cpu"))
+    order = [step.name for step in by_urgency(graph)]
+    assert sorted(order) == sorted(step.name for step in graph)
+    assert all(order.index(name) < order.index(step.name) for step in graph for name in step.inputs.values())
+    kinds = [step.kind for step in by_urgency(graph)]
+    assert set(kinds[kinds.index("scores") :]) == {"scores"}

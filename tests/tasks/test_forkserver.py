@@ -1,0 +1,166 @@
+"""Jobs forked from a warm server, against jobs that are programs of their own. All processes are real."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from rufus_core.jobs.document import JobDocument
+from rufus_core.jobs.run import KINDS
+from rufus_core.lineage import Store
+from rufus_core.recipe.graph import VERSIONS
+from tasks.forkserver import serve
+from tasks.launcher import JobCancelled, LocalJob
+from tasks.spawner import JOB_COMMAND, Spawner
+from tests.jobs.miniature import small_recipe
+
+FINGERPRINT = "a" * 64
+SERVER = "tasks.forkserver"
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Spawner]:
+    before = servers()
+    with Spawner(threads=1) as spawner:
+        yield spawner
+    assert servers() == before
+
+
+def base_job(folder: Path, steps: int = 2, threads: int = 1) -> LocalJob:
+    """Makes a base policy and trains it."""
+    recipe = small_recipe()
+    assert recipe.base.shape is not None
+    assert recipe.base.pretrain is not None
+    pretrain = recipe.base.pretrain.model_dump(mode="json") | {"steps": steps}
+    document = JobDocument(
+        name="base",
+        kind="base",
+        title="base policy",
+        version="1",
+        fingerprint=FINGERPRINT,
+        config={"shape": recipe.base.shape.model_dump(mode="json"), "pretrain": pretrain},
+        seed=7,
+        store=folder / "store",
+        placement={"threads": threads},
+        progress=folder / "progress.jsonl",
+    )
+    document.save(folder / "document.json")
+    return LocalJob(folder)
+
+
+def start(job: LocalJob, spawner: Spawner) -> psutil.Process:
+    job.start(partial(spawner.spawn, job.folder / "document.json"))
+    return psutil.Process(json.loads((job.folder / "handle.json").read_text())["pid"])
+
+
+def wait(job: LocalJob, on_progress: Any = lambda line: None) -> int | None:
+    return job.wait(job.folder / "progress.jsonl", on_progress, threading.Event())
+
+
+def servers() -> list[psutil.Process]:
+    return [child for child in psutil.Process().children() if SERVER in child.cmdline()]
+
+
+def alive(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+
+
+def digest(folder: Path) -> str:
+    record = Store(folder / "store").find("base", FINGERPRINT)
+    assert record is not None
+    return record.digest
+
+
+def test_forked_and_executed_jobs_give_the_same_bytes(tmp_path: Path, forks: Spawner) -> None:
+    executed = Spawner(1, JOB_COMMAND)
+    for name, spawner in {"executed": executed, "forked": forks}.items():
+        job = base_job(tmp_path / name)
+        start(job, spawner)
+        assert wait(job) == 0, job.log.read_text()
+    assert digest(tmp_path / "executed") == digest(tmp_path / "forked")
+
+
+def test_exit_code_and_output_of_a_mistake_and_of_a_bug(tmp_path: Path, forks: Spawner) -> None:
+    job = base_job(tmp_path)
+    document = json.loads((tmp_path / "document.json").read_text())
+    for change, code, line in [
+        ({"kind": "no such"}, 1, "error: no step makes artifacts of kind 'no such'\n"),
+        ({"external": {"config.json": str(tmp_path / "none")}}, 1, "FileNotFoundError"),
+    ]:
+        (tmp_path / "document.json").write_text(json.dumps({**document, **change}))
+        job.log.unlink(missing_ok=True)
+        start(job, forks)
+        assert wait(job) == code
+        assert line in job.log.read_text()
+
+
+def test_a_job_that_is_killed_tells_the_signal(tmp_path: Path, forks: Spawner) -> None:
+    job = base_job(tmp_path, steps=100_000)
+    start(job, forks).kill()
+    assert wait(job) == -9
+
+
+def test_cancelling_leaves_no_job(tmp_path: Path, forks: Spawner) -> None:
+    job = base_job(tmp_path, steps=100_000)
+    process = start(job, forks)
+    cancelled = threading.Event()
+    cancelled.set()
+    with pytest.raises(JobCancelled):
+        job.wait(tmp_path / "progress.jsonl", lambda line: None, cancelled)
+    assert not psutil.pid_exists(process.pid)
+    assert not Store(tmp_path / "store").records()
+
+
+def test_the_server_has_no_thread_that_a_fork_would_lose(tmp_path: Path, forks: Spawner) -> None:
+    start(base_job(tmp_path), forks).kill()
+    assert [server.num_threads() for server in servers()] == [1]
+
+
+def test_a_job_outlives_its_server_and_later_ones_are_programs(tmp_path: Path) -> None:
+    before = servers()
+    with Spawner(threads=1) as spawner:
+        job = base_job(tmp_path / "long", steps=100_000, threads=2)
+        process = start(job, spawner)
+        (server,) = (each for each in servers() if each not in before)
+
+        def on_first_step(line: object) -> None:
+            assert os.getsid(process.pid) == process.pid
+            assert Path(f"/proc/{process.pid}/fd/0").readlink() == Path(os.devnull)
+            assert process.num_threads() > 1  # torch's, as many as the document says
+            server.kill()
+            server.wait()
+            assert alive(process)
+            late = base_job(tmp_path / "late")
+            (late.folder / "document.json").write_text("{}")
+            assert "rufus_core.jobs" in start(late, spawner).cmdline()
+            assert wait(late) == 1
+            process.kill()
+
+        assert wait(job, on_first_step) is None  # who knew its exit code is dead
+    assert not alive(process)
+
+
+def test_without_a_job_there_is_no_server() -> None:
+    before = servers()
+    with Spawner(threads=1):
+        assert servers() == before
+
+
+def test_the_server_ends_when_its_run_is_killed() -> None:
+    ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    ours.close()
+    with its:
+        serve(its)
+
+
+def test_every_kind_of_step_is_imported_beforehand() -> None:
+    assert set(KINDS) == set(VERSIONS)
