@@ -60,12 +60,15 @@ def _sample(problems: Sequence[Problem], count: int | None) -> list[Problem]:
 
 
 def _protocol(job: Job, name: str, benchmark: BenchmarkSettings) -> dict[str, Json]:
-    """All that the number depends on beside the checkpoint (EVAL-07)."""
+    """All that the number depends on beside the checkpoint (EVAL-07). A step may measure other benchmarks too."""
+    play: dict[str, Json] = job.document.config["play"]
+    assert benchmark.stage is not None
+    mixed = benchmark.stage not in play  # SFT's mixture is played by every stage's rules
     return {
         "benchmark": name,
         "problems": job.document.inputs[f"problems/{benchmark.stage}"].digest,
         "settings": benchmark.model_dump(mode="json"),
-        "play": job.document.config["play"],
+        "play": play if mixed else play[benchmark.stage],
         "seed": job.document.seed,
     }
 

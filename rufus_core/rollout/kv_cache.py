@@ -22,6 +22,9 @@ def roomy_cache(config: PretrainedConfig) -> DynamicCache:
 class _RoomyLayer(DynamicLayer):  # type: ignore[misc]
     """`keys` and `values` [B, heads, T, dim] are views of larger buffers."""
 
+    keys: Tensor
+    values: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self._buffers: tuple[Tensor, Tensor] | None = None
