@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, NoReturn, cast
@@ -20,29 +21,34 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Json]]]:
     Raises:
         DataError: the file is missing, empty or unreadable, or a line isn't a JSON object.
     """
+    path = path.expanduser()
     if not path.is_file():
         raise DataError("there is no such file", where=str(path), hint="give the path of a .jsonl file")
     found = False
-    number = 0
     try:
         with _open(path) as lines:
             for number, line in enumerate(lines, start=1):
-                if line.strip():
+                where = f"{path}:{number}"
+                text = _decoded(line, where)
+                if text:
                     found = True
-                    where = f"{path}:{number}"
-                    yield where, _parse(line, where)
-    except UnicodeDecodeError as error:
-        raise DataError("the text isn't UTF-8", where=f"{path}:{number + 1}", hint="save the file as UTF-8") from error
-    except (OSError, EOFError) as error:
+                    yield where, _parse(text, where)
+    except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"the file can't be read: {error}", where=str(path)) from error
     if not found:
         raise DataError("the file is empty", where=str(path), hint=ONE_OBJECT_PER_LINE)
 
 
-def _open(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return cast(IO[str], gzip.open(path, "rt", encoding="utf-8-sig"))
-    return path.open(encoding="utf-8-sig")
+def _open(path: Path) -> IO[bytes]:
+    """In bytes: text is decoded in blocks, and what is wrong with a block doesn't tell the line."""
+    return cast(IO[bytes], gzip.open(path)) if path.suffix == ".gz" else path.open("rb")
+
+
+def _decoded(line: bytes, where: str) -> str:
+    try:
+        return line.decode("utf-8-sig").strip()
+    except UnicodeDecodeError as error:
+        raise DataError("the text isn't UTF-8", where=where, hint="save the file as UTF-8") from error
 
 
 def _parse(line: str, where: str) -> dict[str, Json]:
@@ -51,10 +57,20 @@ def _parse(line: str, where: str) -> dict[str, Json]:
         if "\\u" in line:
             json.dumps(row, ensure_ascii=False).encode()  # half of an escaped surrogate pair is no text
     except (ValueError, RecursionError) as error:
-        raise DataError(f"the line isn't valid JSON: {error}", where=where, hint=ONE_OBJECT_PER_LINE) from error
+        raise DataError(f"the line isn't valid JSON: {_fault(error)}", where=where, hint=ONE_OBJECT_PER_LINE) from error
     if not isinstance(row, dict):
         raise DataError(f"the line holds a {type(row).__name__}", where=where, hint=ONE_OBJECT_PER_LINE)
     return row
+
+
+def _fault(error: Exception) -> str:
+    match error:
+        case json.JSONDecodeError():
+            return f"{error.msg} at character {error.pos + 1}"
+        case RecursionError():
+            return "nested too deeply"
+        case _:
+            return str(error)
 
 
 def _refuse_constant(name: str) -> NoReturn:

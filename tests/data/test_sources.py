@@ -173,7 +173,9 @@ def test_a_format_restricts_the_layouts(tmp_path: Path) -> None:
         (b"[1, 2]\n", ":1"),
         (b'{"question": NaN}\n', ":1"),
         (b'{"question": "\\ud800", "answer": "b"}\n', ":1"),
-        (b'{"question": "a", "answer": "b"}\n\xff\xfe\n', "UTF-8"),
+        (b'{"question": "a", "answer": "b"}\n\xff\xfe\n', ":2: the text isn't UTF-8"),
+        (b'{"question": "a"\n', "Expecting ',' delimiter at character 17"),
+        (b'{"a":' * 100_000, "nested too deeply"),
     ],
 )
 def test_broken_files(tmp_path: Path, content: bytes, what: str) -> None:
@@ -182,6 +184,12 @@ def test_broken_files(tmp_path: Path, content: bytes, what: str) -> None:
     for reader in (read_conversations(path, "mine", "math"), read_problems(path, "mine")):
         with pytest.raises(DataError, match=what):
             list(reader)
+
+
+def test_a_path_may_start_at_the_users_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write(tmp_path / "mine.jsonl", {"question": "a", "answer": "1"})
+    assert len(list(read_problems("~/mine.jsonl", "mine"))) == 1
 
 
 def test_missing_files(tmp_path: Path) -> None:
@@ -202,6 +210,15 @@ def test_byte_order_mark_blank_lines_and_gzip(tmp_path: Path) -> None:
 def test_a_truncated_gzip_is_a_data_error(tmp_path: Path) -> None:
     path = tmp_path / "f.jsonl.gz"
     path.write_bytes(gzip.compress(b'{"question": "a", "answer": "1"}\n' * 50)[:-9])
+    with pytest.raises(DataError, match="can't be read"):
+        list(read_problems(path, "mine"))
+
+
+def test_a_damaged_gzip_is_a_data_error(tmp_path: Path) -> None:
+    path = tmp_path / "f.jsonl.gz"
+    content = bytearray(gzip.compress(b'{"question": "a", "answer": "1"}\n' * 50))
+    content[12:20] = b"\xff" * 8
+    path.write_bytes(bytes(content))
     with pytest.raises(DataError, match="can't be read"):
         list(read_problems(path, "mine"))
 
