@@ -16,6 +16,8 @@ def external_file(path: str, rows: int | None = None) -> ExternalFile:
         DataError: it can't be read.
     """
     place = Path(path).expanduser()
+    if place.exists() and not place.is_file():  # a pipe would be waited for
+        raise DataError("this is no file", where=path)
     try:
         entry = hash_file(place)
     except OSError as error:

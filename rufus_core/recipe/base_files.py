@@ -16,6 +16,8 @@ def base_files(path: str) -> dict[str, Path]:
         ConfigError: it is no directory, or has no configuration or no safetensors weights.
     """
     folder = Path(path).expanduser()
+    if not folder.is_dir():
+        raise ConfigError("there is no such directory", where=f"base.path={path}", hint="give a Hugging Face directory")
     files = {f.name: f for f in sorted(folder.glob("*")) if f.suffix in _SUFFIXES and f.is_file()}
     for needed in ("config.json", "tokenizer_config.json"):
         if needed not in files:

@@ -65,8 +65,8 @@ def build_graph(recipe: Recipe) -> list[Step]:
         ConfigError: a stage can't be run with this recipe, or asks for something that this release doesn't do.
         DataError: a data file of the user's is missing or can't be read.
     """
-    steps = [_base(recipe)]
     _refuse_unsupported(recipe)
+    steps = [_base(recipe)]
     steps += [_problems(recipe, name) for name in recipe.stages]
     steps += _scores(recipe, "base", "the base policy")
     for name, stage in recipe.stages.items():
@@ -78,6 +78,14 @@ def build_graph(recipe: Recipe) -> list[Step]:
 
 def _refuse_unsupported(recipe: Recipe) -> None:
     """What would otherwise be left out in silence."""
+    for name, stage in recipe.stages.items():
+        nodes, gpus = stage.compute.nodes, stage.compute.gpus_per_node
+        if nodes > 1 or gpus:
+            raise ConfigError(
+                f"this release trains on one machine's CPU, and not on {nodes} nodes with {gpus} GPUs each",
+                where=f"stages.{name}.compute",
+                hint="`rufus plan` shows this profile; `--profile cpu` runs",
+            )
     if recipe.decontamination is not None:
         raise ConfigError(
             "this release doesn't screen data against benchmarks",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -83,7 +84,7 @@ def test_other_steps_have_seeds_of_their_own_that_follow_the_recipes() -> None:
     "override",
     [
         "execution={threads: 7, rollout_workers: 9, allow_unisolated_code: true}",
-        "stages.coding_rl.compute={nodes: 4, gpus_per_node: 8}",
+        "stages.coding_rl.compute={extra_nodes: 1, colocated_rollout: true}",
         "stages.coding_rl.title=Another title",
         "stages.coding_rl.section='99'",
         "stages.coding_rl.capability=other words",
@@ -199,6 +200,18 @@ def test_a_base_of_the_users_enters_by_its_hashes(tmp_path: Path) -> None:
     assert step.config.keys() == {"files"}
 
 
+def test_a_base_that_is_no_directory_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no such directory"):
+        _graph(f"base.path={tmp_path / 'nowhere'}")
+
+
+def test_a_pipe_is_no_data_file(tmp_path: Path) -> None:
+    """Reading it would wait for whoever writes."""
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    with pytest.raises(DataError, match="this is no file"):
+        _graph(f"stages.sft.data.sources.mine.path={tmp_path / 'pipe.jsonl'}")
+
+
 @pytest.mark.parametrize("missing", ["config.json", "tokenizer_config.json", "model.safetensors"])
 def test_a_base_that_lacks_a_file_is_refused(tmp_path: Path, missing: str) -> None:
     folder = _base_folder(tmp_path / "base")
@@ -270,14 +283,8 @@ def _without(recipe, benchmark: str):  # type: ignore[no-untyped-def]
     return recipe.model_copy(update={"benchmarks": kept})
 
 
-def test_the_production_profile_asks_for_its_base_first(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError) as caught:
-        _graph(profile="h200")
-    assert (caught.value.where or "").startswith("base")
-    assert caught.value.hint
-
-
-def test_the_production_profile_doesnt_run_what_it_cant(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError):
-        _graph(f"base.path={_base_folder(tmp_path / 'base')}", profile="h200")
+def test_the_production_profile_is_refused_for_its_machines_and_not_for_want_of_weights(tmp_path: Path) -> None:
+    for overrides in ([], [f"base.path={_base_folder(tmp_path / 'base')}"]):
+        with pytest.raises(ConfigError, match="on one machine's CPU, and not on 64 nodes with 8 GPUs") as caught:
+            _graph(*overrides, profile="h200")
+        assert "--profile cpu" in (caught.value.hint or "")
