@@ -29,7 +29,8 @@ def table(
     from rufus_core.lineage.home import rufus_home, store_root
     from rufus_core.lineage.store import Store
 
-    rows = collect_rows(Store(store_root(rufus_home(home))))
+    place = rufus_home(home)
+    rows = collect_rows(Store(store_root(place)))
     chosen = Format.JSON if json_ else format_
     if chosen is Format.JSON:
         typer.echo(render.json_table(rows))
@@ -41,4 +42,4 @@ def table(
         out = console()
         out.print(render.terminal_table(rows, out.width))
     else:
-        typer.echo("No checkpoint yet. `rufus run` makes some.")
+        typer.echo(f"No checkpoint in {place} yet. `rufus run` makes some.")

@@ -91,10 +91,23 @@ def test_a_problem_set_screened_by_an_older_checkpoint_is_no_parent(chain):
     assert [row.digest for row in rows] == [base.digest, sft.digest, reasoning.digest]
 
 
+def test_a_checkpoint_that_was_made_again_does_not_end_its_chain(chain):
+    sft = chain.checkpoint("sft", chain.publish("base", "base"))
+    reasoning = chain.checkpoint("reasoning_rl", sft)
+    weights = chain.store.path(sft) / "weights"
+    content = weights.read_text()
+    weights.write_text("damaged")
+    attempt = chain.store.attempt(sft.name, sft.fingerprint)
+    (attempt.folder / "weights").write_text(content)
+    again = chain.store.publish(attempt, Draft(kind=sft.kind, version="1", stage="sft", step=7, inputs=sft.inputs))
+    assert again.published > reasoning.published
+    assert [row.stage for row in collect_rows(chain.store)] == ["base", "sft", "reasoning_rl"]
+
+
 def test_an_empty_store_has_no_rows(chain, tmp_path):
     assert collect_rows(chain.store) == []
     result = run(tmp_path)
-    assert (result.exit_code, result.stdout) == (0, "No checkpoint yet. `rufus run` makes some.\n")
+    assert (result.exit_code, result.stdout) == (0, f"No checkpoint in {tmp_path} yet. `rufus run` makes some.\n")
     assert json.loads(run(tmp_path, "--json").stdout) == []
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from rufus_core.errors import DataError
+from rufus_core.errors import ConfigError, DataError
 from rufus_core.lineage import external_file, rufus_home
 
 
@@ -18,6 +18,15 @@ def test_the_option_then_the_variable_then_the_current_folder(tmp_path, monkeypa
 def test_a_tilde_is_the_user_s_folder(monkeypatch, tmp_path):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert rufus_home(Path("~/runs")) == tmp_path / "runs"
+
+
+@pytest.mark.parametrize("below", ["", "sub/folder"])
+def test_a_file_is_no_home(tmp_path, below):
+    file = tmp_path / "file"
+    file.touch()
+    with pytest.raises(ConfigError, match="a file is where runs should live") as caught:
+        rufus_home(file / below)
+    assert caught.value.where == str(file)
 
 
 def test_a_data_file_that_can_not_be_read_is_told_by_its_path(tmp_path):
