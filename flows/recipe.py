@@ -16,21 +16,21 @@ from prefect.futures import PrefectFuture
 from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
-from flows.schedule import by_urgency, jobs_at_once, startable
+from flows.schedule import by_urgency, fitting, num_cores, startable
 from rufus_core.errors import ConfigError
 from rufus_core.lineage.home import rufus_home
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step, build_graph
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.until import up_to
-from rufus_core.settings import Recipe
+from rufus_core.settings import ExecutionSettings, Recipe
 from tasks.processes import ProcessId
 from tasks.spawner import Spawner
 from tasks.steps import StepRunner
 from tasks.tracking import Tracker
 
 FLOW = "rufus-recipe"
-THREADS = ThreadPoolTaskRunner(max_workers=64)  # they wait for jobs; `jobs_at_once` says how many of these run
+THREADS = ThreadPoolTaskRunner(max_workers=64)  # they wait for jobs; `fitting` says how many of these run
 
 
 @flow(name=FLOW, flow_run_name="{recipe} on {profile}", task_runner=THREADS)
@@ -88,7 +88,7 @@ def run_tracked(
     try:
         with Spawner(recipe.execution.threads, command) as spawner:
             runner = StepRunner(home, recipe.execution, tracker, observer, spawner)
-            outcome = run_graph(graph, runner, jobs_at_once(recipe.execution.threads))
+            outcome = run_graph(graph, runner, recipe.execution)
         status = {"failed": "FAILED", "cancelled": "KILLED"}.get(verdict(outcome), "FINISHED")
         tags = {f"rufus.{word}": str(count) for word, count in counts(outcome).items()}
         return outcome
@@ -96,8 +96,8 @@ def run_tracked(
         tracker.run_finished(status, tags)
 
 
-def run_graph(graph: Sequence[Step], runner: StepRunner, jobs: int) -> RunOutcome:
-    """Run every step after its inputs, at most `jobs` side by side, the most urgent where there is a choice.
+def run_graph(graph: Sequence[Step], runner: StepRunner, execution: ExecutionSettings) -> RunOutcome:
+    """Run every step after its inputs, side by side as far as the cores carry, the most urgent first.
 
     After a failure nothing new starts and what runs is finished; after Ctrl-C what runs is cancelled.
     """
@@ -113,11 +113,16 @@ def run_graph(graph: Sequence[Step], runner: StepRunner, jobs: int) -> RunOutcom
         finally:
             ended.put(name)
 
+    def threads_of(step: Step) -> int:
+        return execution.for_kind(step.kind).threads
+
+    cores = num_cores()
     by_name = {step.name: step for step in by_urgency(graph)}
     waiting, running = dict(by_name), set[str]()
     try:
         while True:
-            for step in startable(waiting, outcomes)[: jobs - len(running)]:
+            busy = sum(threads_of(by_name[name]) for name in running)
+            for step in fitting(startable(waiting, outcomes), threads_of, busy, cores):
                 del waiting[step.name]
                 running.add(step.name)
                 made_from = [futures[name] for name in step.inputs.values()]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rufus_core.ports import StepOutcome
 from rufus_core.recipe.graph import Step
 
 
-def jobs_at_once(threads: int) -> int:
-    """As many jobs of `threads` threads as this process's cores carry."""
-    return max(1, len(os.sched_getaffinity(0)) // threads)
+def num_cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0))
 
 
 def by_urgency(graph: Sequence[Step]) -> list[Step]:
@@ -24,6 +24,21 @@ def by_urgency(graph: Sequence[Step]) -> list[Step]:
         for name in step.inputs.values():
             after[name] = max(after[name], after[step.name] + 1)
     return sorted(graph, key=lambda step: -after[step.name])
+
+
+def fitting(steps: Sequence[Step], threads_of: Callable[[Step], int], busy: int, cores: int) -> list[Step]:
+    """The first of these steps, as far as the free cores carry them; `busy` is the threads of what runs.
+
+    Nothing overtakes a step that has to wait, so a training is never kept waiting by a row of small jobs. A step that
+    asks for more threads than there are cores runs alone.
+    """
+    chosen: list[Step] = []
+    for step in steps:
+        if busy and busy + threads_of(step) > cores:
+            break
+        chosen.append(step)
+        busy += threads_of(step)
+    return chosen
 
 
 def startable(waiting: Mapping[str, Step], outcomes: Mapping[str, StepOutcome]) -> list[Step]:

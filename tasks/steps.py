@@ -132,7 +132,7 @@ class StepRunner:
             external=step.external,
             seed=step.seed,
             store=self._store.root,
-            placement=self._execution.model_dump(mode="json"),
+            placement=self._execution.for_kind(step.kind).model_dump(mode="json"),
             progress=progress,
         )
 

@@ -102,9 +102,15 @@ class DecontaminationSettings(Frozen):
 class ExecutionSettings(Frozen):
     """How a run uses its machine. Never part of a fingerprint."""
 
-    threads: Positive = 2  # torch threads of a job
+    threads: Positive = 2  # torch threads of a job that trains
+    scoring_threads: Positive = 1  # of one that scores: two side by side use two cores better than one after the other
     rollout_workers: Positive = 2  # threads that run tools and verifiers
     allow_unisolated_code: bool = False  # run a policy's code without a sandbox where the kernel offers none
+
+
+    def for_kind(self, kind: str) -> ExecutionSettings:
+        """The settings of a job that makes an artifact of this kind."""
+        return self.model_copy(update={"threads": self.scoring_threads}) if kind == "scores" else self
 
 
 class Recipe(Frozen):

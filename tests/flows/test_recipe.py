@@ -18,7 +18,6 @@ import pytest
 from mlflow import MlflowClient
 
 from flows.orchestrator import PrefectOrchestrator
-from flows.schedule import jobs_at_once
 from rufus_core.ports import RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import BaseModelSettings, Recipe
@@ -232,10 +231,3 @@ def test_mlflow_has_a_run_for_each_run_and_a_child_for_each_job(home: Path, api:
     assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert (child.info.run_name, child.data.metrics["reward"], child.data.params["text"]) == ("Math: train", 0.5, "new")
     assert (parent.data.tags["rufus.reused"], parent.data.tags["rufus.completed"]) == ("2", "1")
-
-
-def test_independent_steps_run_side_by_side_as_far_as_the_cores_carry() -> None:
-    cores = len(os.sched_getaffinity(0))
-    assert jobs_at_once(1) == cores
-    assert jobs_at_once(cores) == 1
-    assert jobs_at_once(2 * cores) == 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flows.schedule import by_urgency, startable
+from flows.schedule import by_urgency, fitting, startable
 from rufus_core.ports import StepOutcome
 from rufus_core.recipe.graph import Step, build_graph
 from rufus_core.recipe.load import load_recipe
@@ -33,6 +33,19 @@ def test_training_waits_neither_for_scores_nor_for_data_of_later_stages() -> Non
     assert ready() == ["base", "data/a", "data/b"]
     assert ready("base", "data/a") == ["a/train", "data/b", "scores/base"]
     assert ready("base", "data/a", "a/train", "data/b", "a/select") == ["b/train", "scores/base", "scores/a"]
+
+
+def test_jobs_share_the_cores_and_none_overtakes_one_that_waits() -> None:
+    steps = {step.name: step for step in chain()}
+    train, first, second = steps["b/train"], steps["scores/a"], steps["scores/b"]
+
+    def threads_of(step: Step) -> int:
+        return 2 if step.kind == "training" else 1
+
+    assert fitting([first, second], threads_of, 0, 2) == [first, second]
+    assert fitting([train, first], threads_of, 0, 2) == [train]
+    assert fitting([train, first], threads_of, 1, 2) == []
+    assert fitting([train], threads_of, 0, 1) == [train]  # more than there are: alone
 
 
 def test_nothing_starts_after_a_failure() -> None:
