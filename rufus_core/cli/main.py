@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,6 +18,7 @@ from rufus_core.cli.table import table
 from rufus_core.cli.trace import trace
 from rufus_core.cli.ui import ui
 from rufus_core.errors import RufusError
+from rufus_core.lineage.files import machine_hint
 
 COMMANDS: tuple[Callable[..., Any], ...] = (run, plan, eval_, trace, table, ui, doctor)
 
@@ -40,13 +42,31 @@ def _rufus(
     """Post-train a language model in eight stages: from a laptop's CPU to a cluster."""
 
 
-def main() -> None:
-    """Run the command line. A user's mistake is one line on stderr and the error's exit code, not a stack trace."""
+def _require_folder() -> None:
+    """Paths that a user gives start at the current folder. Raises RufusError when it was deleted."""
     try:
+        Path.cwd()
+    except FileNotFoundError:
+        raise RufusError("the current folder was deleted", hint="cd to another one") from None
+
+
+def main() -> None:
+    """Run the command line.
+
+    A user's mistake, and what the machine refuses (a full disk, say), is one line on stderr and an exit code.
+    """
+    try:
+        _require_folder()
         app()
     except RufusError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        hint = machine_hint(error)
+        if hint is None:
+            raise
+        print(f"error: {RufusError(str(error.strerror), where=error.filename, hint=hint)}", file=sys.stderr)
+        sys.exit(RufusError.exit_code)
     except SystemExit as stop:
         leaving = stop.__context__  # typer's: made from the interrupt, unless the command chose to leave
         if leaving and isinstance(leaving.__cause__, KeyboardInterrupt):

@@ -21,6 +21,11 @@ _HINTS = {
 }
 
 
+def machine_hint(error: OSError) -> str | None:
+    """What to do where the machine is in the way; None for any other error."""
+    return _HINTS.get(error.errno or 0)
+
+
 @contextmanager
 def told_plainly(doing: str, path: Path) -> Iterator[None]:
     """Turns an OSError into a LineageError that says what failed, on which path, and what to do."""
@@ -28,7 +33,7 @@ def told_plainly(doing: str, path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         place = str(error.filename or path)
-        hint = _HINTS.get(error.errno or 0, "nothing published is lost")
+        hint = machine_hint(error) or "nothing published is lost"
         raise LineageError(f"can't {doing}: {error.strerror or error}", where=place, hint=hint) from error
 
 

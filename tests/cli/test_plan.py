@@ -131,3 +131,26 @@ def test_colour_only_where_asked_for() -> None:
     red, uneven = "\x1b[31m", ("plan", "--set", UNEVEN)
     assert red in rufus(*uneven, FORCE_COLOR="1").stdout
     assert red not in rufus(*uneven, FORCE_COLOR="1", NO_COLOR="1").stdout
+
+
+def _shell(script: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Run a script in which `rufus` is the command."""
+    command = f'rufus() {{ "{sys.executable}" -m rufus_core.cli.main "$@"; }}\n{script}'
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(["bash", "-c", command], cwd=cwd, env=env, capture_output=True, text=True, timeout=60)
+
+
+def test_a_full_disk_behind_the_output_is_one_line(tmp_path: Path) -> None:
+    done = _shell("rufus plan > /dev/full", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: No space left on device (the disk is full")
+    assert done.stderr.count("\n") == 1
+
+
+def test_a_current_folder_that_was_deleted_is_one_line(tmp_path: Path) -> None:
+    done = _shell("mkdir gone; cd gone; rmdir ../gone; rufus plan", tmp_path)
+    assert (done.returncode, done.stderr) == (1, "error: the current folder was deleted (cd to another one)\n")
+
+
+def test_a_reader_that_leaves_early_is_no_error_to_tell(tmp_path: Path) -> None:
+    assert _shell("rufus plan | head -1; rufus plan --json | head -1", tmp_path).stderr == ""
