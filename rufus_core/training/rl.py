@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from rufus_core.algorithms.losses import LossOutput, loss_denominator, merge_metrics, policy_loss
 from rufus_core.algorithms.schedules import learning_rate
+from rufus_core.errors import DataError
 from rufus_core.gym.limits import Limits, limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
 from rufus_core.ports import Gym, MetricSink
@@ -61,6 +62,10 @@ def train_rl(
     """Train in place. `save(step)` is called at every checkpoint interval and at the end.
 
     The rollout engine shares the trainer's weights, so every step rolls out the newest policy (synchronous, colocated).
+    Problems whose prompt leaves no room for an answer are left out; the metric `problems_without_room` counts them.
+
+    Raises:
+        DataError: there is no problem, or none fits.
     """
     steps = stage.run.steps
     assert steps is not None
@@ -69,7 +74,11 @@ def train_rl(
     needs_reference = any(at_step(stage, step).algorithm.kl_coef for step in starts)
     reference = copy.deepcopy(policy.model).eval() if needs_reference else None
     optimizer = make_optimizer(policy.model, stage.optimizer)
-    stream = ProblemStream(problems, seed)
+    room = limits_of(stage, policy.context_length, training=True).trajectory_tokens
+    fitting = [p for p in problems if len(policy.chat.prompt_ids(p.prompt, p.tools)) < room]
+    if problems and not fitting:
+        raise DataError(f"no prompt leaves room for an answer within {room} tokens", hint="give shorter problems")
+    stream = ProblemStream(fitting, seed)
     num_updates = 0
     for step in range(1, steps + 1):
         now = at_step(stage, step)
@@ -98,6 +107,7 @@ def train_rl(
             num_taken += bool(updated)
         metrics["skipped_updates"] = float(now.rollout.opt_steps_per_rollout - num_taken)
         metrics |= rollout_metrics(issued, counts)
+        metrics["problems_without_room"] = float(len(problems) - len(fitting))
         metrics |= {"rollout_seconds": rolled_out - started, "train_seconds": time.perf_counter() - rolled_out}
         sink.log(step, metrics)
         keep_rollouts(step, issued)

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from rufus_core.algorithms.advantages import group_advantages
 from rufus_core.algorithms.losses import loss_denominator, policy_loss
+from rufus_core.errors import DataError
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import AlgorithmSettings
@@ -245,6 +246,17 @@ def test_what_is_short_is_in_the_metrics(policy: Policy) -> None:
     assert rows[0]["rollouts/short_groups"] == 4
     assert rows[0]["rollouts/rounds"] == 2
     assert rows[0]["rollouts/issued"] == rows[0]["rollouts/filtered"] == len(issued) == 64
+
+
+def test_a_problem_whose_prompt_leaves_no_room_is_left_out_and_counted(policy: Policy) -> None:
+    """Such a rollout could never be scored: with refills the step would crawl through the long ones."""
+    long = [toy.problem("Ann " * 300 + name) for name in toy.NAMES]
+    rows, issued = toy.run_rl(policy, toy.rl_stage(), problems=[*long, *toy.PROBLEMS])
+    assert {t.problem_id for t in issued} == {problem.id for problem in toy.PROBLEMS}
+    assert rows[0]["problems_without_room"] == 4
+    assert rows[0]["rollouts/aborted"] == 0
+    with pytest.raises(DataError, match="no prompt leaves room for an answer within 256 tokens"):
+        toy.run_rl(policy, toy.rl_stage(), problems=long)
 
 
 def test_two_groups_of_one_problem_in_a_step_differ(policy: Policy) -> None:
