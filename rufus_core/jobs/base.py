@@ -10,7 +10,7 @@ from pathlib import Path
 from rufus_core.data.catalogue import GENERATORS
 from rufus_core.data.tokenizer import count_words
 from rufus_core.jobs.job import Job, Outcome
-from rufus_core.lineage.external import external_file
+from rufus_core.lineage.external import unchanged_file
 from rufus_core.rollout.policy import load_policy
 from rufus_core.settings import PolicyShape, PretrainSettings
 from rufus_core.training.base_policy import make_policy, pretrain_to_copy
@@ -39,7 +39,8 @@ def _take_over(job: Job) -> Outcome:
         shutil.copyfile(path, job.output / Path(name).name)
     policy = load_policy(job.output)
     parameters = float(sum(p.numel() for p in policy.model.parameters()))
-    external = {name: external_file(path) for name, path in job.document.external.items()}
+    hashes = job.document.config["files"]
+    external = {name: unchanged_file(path, hashes[name]) for name, path in job.document.external.items()}
     return Outcome({"parameters": parameters}, step=0, external=external)
 
 

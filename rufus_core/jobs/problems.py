@@ -23,7 +23,7 @@ from rufus_core.data.validate import valid
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import save_examples, save_problems
-from rufus_core.lineage.external import external_file
+from rufus_core.lineage.external import unchanged_file
 from rufus_core.lineage.record import ExternalFile
 from rufus_core.settings import ProblemSettings, SourceSettings
 from rufus_core.types import Category, Conversation, Problem, Split, content_id
@@ -55,7 +55,7 @@ def build_problems(job: Job) -> Outcome:
         else:
             taken = _read(job, name, source, path, shares[name], split_seed, read)
         if path is not None:
-            external[name] = external_file(path, rows=read["rows"])
+            external[name] = unchanged_file(path, source.path, read["rows"])
         counts += read
         for each, problems in taken.items():
             splits[each] += problems
@@ -176,7 +176,8 @@ def _save_mixture(
     unique = deduplicate(normalise(conversations, counts), counts)
     examples = list(valid((e for c in unique for e in _examples(c, settings, counts)), counts, measure, cap))
     if not examples:
-        raise ConfigError("no example is left after normalising, splitting and checking", hint="see report.json")
+        told = ", ".join(f"{name} {count}" for name, count in sorted(counts.items()) if count)
+        raise ConfigError("no example is left after normalising, splitting and checking", hint=f"counts: {told}")
     save_examples(job.output / "examples.jsonl", examples)
     report = composition((e.category, lengths[id(e)][1]) for e in examples).as_dict()
     counts["examples"] = len(examples)

@@ -25,6 +25,18 @@ def external_file(path: str, rows: int | None = None) -> ExternalFile:
     return ExternalFile(path=path, resolved=str(place.absolute()), sha256=entry.sha256, size=entry.size, rows=rows)
 
 
+def unchanged_file(path: str, sha256: str | None, rows: int | None = None) -> ExternalFile:
+    """A data file that a step has read, if it is still the one that the step's identity names by its hash.
+
+    Raises:
+        DataError: it changed, or can't be read.
+    """
+    file = external_file(path, rows)
+    if file.sha256 != sha256:
+        raise DataError("this file changed after the run had started", where=path, hint="run the same command again")
+    return file
+
+
 def find_external(recorded: ExternalFile) -> Path | None:
     """Where the file lies today: at its absolute path, else at the path as given from here; None for nowhere."""
     places = (Path(recorded.resolved), Path(recorded.path).expanduser())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rufus_core.errors import ConfigError
+from rufus_core.lineage.digest import RECORD_FILE
 
 _SUFFIXES = (".json", ".safetensors", ".jinja", ".txt", ".model")
 
@@ -19,6 +20,7 @@ def base_files(path: str) -> dict[str, Path]:
     if not folder.is_dir():
         raise ConfigError("there is no such directory", where=f"base.path={path}", hint="give a Hugging Face directory")
     files = {f.name: f for f in sorted(folder.glob("*")) if f.suffix in _SUFFIXES and f.is_file()}
+    files.pop(RECORD_FILE, None)  # an artifact of an earlier run: what made it is no part of the policy
     for needed in ("config.json", "tokenizer_config.json"):
         if needed not in files:
             raise ConfigError(f"there is no {needed}", where=f"base.path={path}", hint="give a Hugging Face directory")

@@ -201,6 +201,14 @@ def test_a_broken_line_is_named(home: Path, tmp_path: Path, make) -> None:  # ty
     assert caught.value.hint
 
 
+def test_a_file_that_changes_during_a_run_is_not_taken_for_what_it_was(home: Path, tmp_path: Path) -> None:
+    path = _chats(tmp_path / "chats.jsonl", 5)
+    runner = Runner(home, small_recipe(f"stages.sft.data.sources=!replace {{mine: {{path: {path}}}}}"))
+    _chats(path, 6)
+    with pytest.raises(DataError, match="changed after the run had started"):
+        runner.run("data/sft")
+
+
 def test_a_file_with_too_few_problems_is_refused(home: Path, tmp_path: Path) -> None:
     path = _questions(tmp_path / "two.jsonl", 2)
     with pytest.raises(DataError, match="2 distinct problems") as caught:
@@ -225,5 +233,6 @@ def test_more_than_a_generator_can_make_is_refused(home: Path, generator: str) -
 
 def test_an_empty_mixture_is_refused(home: Path, tmp_path: Path) -> None:
     path = _lines(tmp_path / "empty.jsonl", [{"messages": [{"role": "user", "content": "no reply"}]}])
-    with pytest.raises(ConfigError, match="no example is left"):
+    with pytest.raises(ConfigError, match="no example is left") as caught:
         _sft(home, f"{{path: {path}}}")
+    assert "dropped_no_response 1" in (caught.value.hint or "")
