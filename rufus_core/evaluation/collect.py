@@ -34,14 +34,19 @@ def collect_rows(store: Store) -> list[StageRow]:
 
 
 def newest_chain(records: tuple[Record, ...]) -> list[Record]:
-    """The checkpoint that was published last and those it descends from, base first. `records` are oldest first."""
+    """The newest checkpoint of those that no other descends from, and its ancestors, base first.
+
+    `records` are oldest first. A checkpoint that was found broken and made again is newer than its children.
+    """
     by_id = {record.id: record for record in records}
     checkpoints = [record for record in records if record.kind in CHECKPOINT_KINDS]
+    parents = {record.id: _parent(record, by_id) for record in checkpoints}
+    inner = {parent.id for parent in parents.values() if parent is not None}
+    current = next((record for record in reversed(checkpoints) if record.id not in inner), None)
     chain = []
-    current = checkpoints[-1] if checkpoints else None
     while current is not None:
         chain.append(current)
-        current = _parent(current, by_id)
+        current = parents[current.id]
     return chain[::-1]
 
 
