@@ -7,7 +7,7 @@ import json
 from rufus_core.data.generators.chat import preference_pairs
 from rufus_core.data.holdout import split_of
 from rufus_core.jobs.job import Job, Outcome
-from rufus_core.rewards.preference import analyse_pairs
+from rufus_core.rewards.preference import analyse_pairs, is_valid
 from rufus_core.rollout.policy import load_policy
 from rufus_core.settings import RewardModelSettings
 from rufus_core.training.reward_model import RewardModel, train_reward_model
@@ -18,12 +18,14 @@ def build_reward_model(job: Job) -> Outcome:
     job.use_threads()
     settings = RewardModelSettings.model_validate(job.document.config["settings"])
     split_seed = int(job.document.config["split_seed"])
-    pairs = list(preference_pairs(job.document.seed, settings.num_pairs))
+    made = list(preference_pairs(job.document.seed, settings.num_pairs))
+    pairs = [pair for pair in made if is_valid(pair)]  # RM-D1
     train = [pair for pair in pairs if split_of(pair.problem_id, split_seed) == "train"]
     heldout = [pair for pair in pairs if split_of(pair.problem_id, split_seed) == "heldout"]
     model = RewardModel(load_policy(job.input("policy")), job.document.seed)
     with job.report(settings.steps) as report:
         metrics = train_reward_model(model, train, heldout, settings, job.document.seed, report)
+    metrics |= {"train_pairs": float(len(train)), "invalid_pairs": float(len(made) - len(pairs))}
     model.save(job.output)
     table = analyse_pairs(heldout, model.score)
     (job.output / "preference_analysis.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")

@@ -107,6 +107,12 @@ def _refuse_unsupported(recipe: Recipe) -> None:
                 where=f"stages.{name}.precision",
                 hint=f"--set 'stages.{name}.precision={{train: fp32, rollout: fp32, router_replay: false}}'",
             )
+        if stage.run.select.metric is not None:
+            raise ConfigError(
+                f"this release selects by pass@1 on validation problems, and not by {stage.run.select.metric}",
+                where=f"stages.{name}.run.select.metric",
+                hint=f"--set stages.{name}.run.select.metric=null",
+            )
         if isinstance(stage, SFTStage) and stage.batch.long_sample_tokens is not None:
             raise ConfigError(
                 "this release makes no smaller batches for long samples",

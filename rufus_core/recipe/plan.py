@@ -182,7 +182,7 @@ def _phases(stage: SFTStage | RLStage) -> Iterator[PhasePlan]:
 
 def _selection(stage: SFTStage | RLStage) -> str:
     select = stage.run.select
-    text = {"last": "last", "step": f"step {select.step}", "peak": f"peak {select.metric}"}[select.rule]
+    text = {"last": "last", "step": f"step {select.step}", "peak": f"peak {select.metric or 'validation'}"}[select.rule]
     printed = _number(stage.published, "run", "shipped_checkpoint")
     return f"{text} (printed: step {printed:g})" if select.rule == "peak" and printed is not None else text
 

@@ -39,7 +39,7 @@ class PretrainSettings(Frozen):
 
 
 class BaseModelSettings(Frozen):
-    """The base policy: a directory or hub id (`path`), or a miniature made here from the recipe's seed (`shape`)."""
+    """The base policy: a directory (`path`), or a miniature made here from the recipe's seed (`shape`)."""
 
     name: str
     path: str | None = None
@@ -106,7 +106,6 @@ class ExecutionSettings(Frozen):
     scoring_threads: Positive = 1  # of one that scores: two side by side use two cores better than one after the other
     rollout_workers: Positive = 2  # threads that run tools and verifiers
     allow_unisolated_code: bool = False  # run a policy's code without a sandbox where the kernel offers none
-
 
     def for_kind(self, kind: str) -> ExecutionSettings:
         """The settings of a job that makes an artifact of this kind."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,10 @@ import torch
 from safetensors.torch import load_file
 
 from rufus_core.data.chat import load_chat
-from rufus_core.lineage import Record
+from rufus_core.data.generators.chat import preference_pairs
+from rufus_core.data.preferences import PreferencePair
+from rufus_core.jobs.run import run_job
+from rufus_core.lineage import Record, Store
 from tests.jobs.miniature import Runner, short_chain
 
 STEPS = (
@@ -109,3 +112,21 @@ def test_the_reward_model_is_measured_on_held_out_pairs(chain: Runner) -> None:
     assert record.metrics["heldout_pairs"] > 0
     table = json.loads((chain.path("stages/rlhf/reward_model") / "preference_analysis.json").read_text())
     assert table["candidates"] == record.metrics["heldout_pairs"]
+
+
+def test_the_reward_model_sees_no_invalid_pair_RM_D1(
+    chain: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def partly_equal(seed: int, count: int) -> Iterator[PreferencePair]:
+        for number, pair in enumerate(preference_pairs(seed, count)):
+            yield pair if number % 4 else pair.model_copy(update={"rejected": pair.chosen})
+
+    document = chain.document("stages/rlhf/reward_model", store=tmp_path / "store")
+    monkeypatch.setattr("rufus_core.jobs.reward_model.preference_pairs", partly_equal)
+    record = run_job(document)
+    whole = chain.run("stages/rlhf/reward_model").metrics
+    assert (record.metrics["invalid_pairs"], whole["invalid_pairs"]) == (10, 0)
+    lost = sum(whole[name] - record.metrics[name] for name in ("train_pairs", "heldout_pairs"))
+    assert 0 < lost <= 10  # some were of the validation split
+    table = json.loads((Store(tmp_path / "store").path(record) / "preference_analysis.json").read_text())
+    assert table["candidates"] == table["valid"]

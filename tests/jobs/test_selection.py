@@ -69,7 +69,7 @@ def test_the_peak_is_the_best_on_validation_problems(
 ) -> None:
     base = runner.path("base")
     steps = {5: base, 10: learned, 15: learned, 20: base}
-    record = _select(runner, tmp_path, "{rule: peak, metric: reasoning}", steps)
+    record = _select(runner, tmp_path, "{rule: peak}", steps)
     assert record.step == 10  # the earliest of equals
     assert record.decision is not None
     assert record.decision.rule == "peak"
@@ -83,7 +83,7 @@ def test_the_peak_is_the_best_on_validation_problems(
 
 def test_equal_candidates_give_the_earliest(runner: Runner, tmp_path: Path, problems: Path) -> None:
     base = runner.path("base")
-    record = _select(runner, tmp_path, "{rule: peak, metric: reasoning}", {2: base, 10: base, 1: base})
+    record = _select(runner, tmp_path, "{rule: peak}", {2: base, 10: base, 1: base})
     assert record.step == 1
     assert [c.step for c in record.decision.candidates] == [1, 2, 10]  # type: ignore[union-attr]
 
@@ -99,7 +99,7 @@ def test_the_best_candidate(values: list[float | None], best: int) -> None:
 def test_without_validation_problems_there_is_no_peak(runner: Runner, tmp_path: Path, problems: Path) -> None:
     save_problems(problems, "validation", [])
     with pytest.raises(ConfigError, match="no validation problem") as caught:
-        _select(runner, tmp_path, "{rule: peak, metric: reasoning}", {1: runner.path("base")})
+        _select(runner, tmp_path, "{rule: peak}", {1: runner.path("base")})
     assert caught.value.where == "stages.reasoning_rl.run.select"
 
 

@@ -244,6 +244,7 @@ def test_a_base_that_lacks_a_file_is_refused(tmp_path: Path, missing: str) -> No
         ("stages.if_rl.problems.filters.learnability={}", "stages.if_rl.problems.filters", "filters learnability"),
         ("stages.if_rl.precision.train=bf16", "stages.if_rl.precision", "fp32"),
         ("stages.sft.batch.long_sample_tokens=512", "stages.sft.batch.long_sample_tokens", "long samples"),
+        ("stages.if_rl.run.select={rule: peak, metric: ifeval}", "stages.if_rl.run.select.metric", "not by ifeval"),
         (
             "decontamination={sampled: {benchmarks: [x]}, exhaustive: {benchmarks: [x]}, "
             "dense: {benchmarks: [x], model: m}}",
@@ -265,6 +266,7 @@ def test_what_cant_be_run_is_refused(override: str, where: str, what: str) -> No
         ("stages.if_rl.problems.filters.learnability={}", "stages.if_rl.problems.filters=!replace {}"),
         ("stages.if_rl.precision.train=bf16", "stages.if_rl.precision={train: fp32, rollout: fp32}"),
         ("stages.sft.batch.long_sample_tokens=512", "stages.sft.batch.long_sample_tokens=null"),
+        ("stages.if_rl.run.select={rule: peak, metric: ifeval}", "stages.if_rl.run.select.metric=null"),
     ],
 )
 def test_the_hints_help(remedy: tuple[str, str]) -> None:

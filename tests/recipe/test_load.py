@@ -157,7 +157,7 @@ def test_an_unknown_name_is_refused_with_the_nearest(argument: str, named: str) 
         "seed", "=1", "a..b=1", "seed=[1", "seed='7'", "seed=true", "seed=1.5", "seed.x=1",
         "stages.coding_rl.phases.1.kl_coef=1", "stages.coding_rl.rollout.top_p=1.5", "stages.rlhf=null",
         "stages.sft.precision.train=fp23", "stages.sft.kind=foo", "stages.sft.optimizer=!replace {}",
-        "stages.if_rl.run.select={rule: peak}", "stages.if_rl.run.select={rule: step}",
+        "stages.if_rl.run.select={rule: best}", "stages.if_rl.run.select={rule: step}",
         "stages.reasoning_rl.dynamic_sampling.low_exclusive=0.9",
         "stages.reasoning_rl.problems.filters.x={samplers: [policy]}",
         "stages.if_rl.problems.sources.mine={path: a, generator: b}",

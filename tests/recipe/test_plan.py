@@ -117,6 +117,8 @@ def test_selection_is_told() -> None:
     assert selections["sft"] == "step 3799"
     assert selections["coding_rl"] == "peak livecodebench_v6_n8 (printed: step 33)"
     assert selections["if_rl"] == "last"
+    (chosen, *_) = make_plan(load_recipe(overrides=["stages.sft.run.select={rule: peak}"])).stages
+    assert chosen.selection == "peak validation"
 
 
 def test_a_plan_is_json() -> None:
