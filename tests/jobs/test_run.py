@@ -14,6 +14,7 @@ from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.run import main, run_job
 from rufus_core.lineage import Store
+from rufus_core.settings import ExecutionSettings
 from tests.jobs.miniature import Runner, small_recipe
 
 
@@ -30,7 +31,7 @@ def test_main_publishes_and_ends_well(runner: Runner, tmp_path: Path) -> None:
     record = runner.store.find("data/rlhf", document.fingerprint)
     assert record is not None
     assert record.kind == "problems"
-    assert record.placement == {"threads": 1, "rollout_workers": 2, "allow_unisolated_code": False}
+    assert record.placement == ExecutionSettings(threads=1).model_dump(mode="json")
     assert record.timings is not None
     assert record.timings.seconds >= 0
 

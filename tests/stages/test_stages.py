@@ -82,23 +82,29 @@ def test_a_mixed_gym_plays_each_family_in_its_own_stage() -> None:
     assert [t.verdict.passed for t in trajectories] == [not each.wrong for each in shown]
 
 
-@pytest.mark.parametrize(
-    ("name", "reward", "reason"),
-    [
-        ("search_agent", {"min_successful_tool_calls": 9}, "of 9 successful tool calls"),
-        ("coding_rl", {"seconds_per_test": 0.0001}, "time"),
-    ],
-)
-def test_a_rewards_numbers_are_the_recipes(name: str, reward: dict[str, float], reason: str) -> None:
+def test_the_number_of_tool_calls_that_a_search_needs_is_the_recipes_SA_R3() -> None:
     require_isolation()
+    right, _ = demonstrations(STAGES["search_agent"].families, 1)[:2]
+    assert "of 9 successful tool calls" in _reason("search_agent", {"min_successful_tool_calls": 9}, right)
+
+
+def test_the_time_that_a_program_may_take_is_the_recipes() -> None:
+    require_isolation()
+    right, _ = demonstrations(STAGES["coding_rl"].families, 1)[:2]
+    endless = Message(role="assistant", reasoning="", content="```python\nwhile True:\n    pass\n```")
+    shown = Demonstrated(right.problem, True, (*right.problem.prompt, endless))
+    assert "time" in _reason("coding_rl", {"seconds_per_test": 0.2}, shown)
+
+
+def _reason(name: str, reward: dict[str, float], shown: Demonstrated) -> str:
+    """Why a demonstration fails when numbers of the stage's reward are changed."""
     settings = _settings(name)
     assert settings.reward is not None
     settings = settings.model_copy(update={"reward": settings.reward.model_copy(update=reward)})
-    shown = [each for each in demonstrations(STAGES[name].families, 1) if not each.wrong][:1]
     with STAGES[name].open_gym(GymContext(settings, training=True)) as gym:
-        (trajectory,) = replay(gym, settings, shown)
+        (trajectory,) = replay(gym, settings, [shown])
     assert not trajectory.verdict.passed
-    assert reason in trajectory.verdict.reason
+    return trajectory.verdict.reason
 
 
 def test_the_threshold_of_science_answers_is_the_recipes_RRL_R1() -> None:
