@@ -1,0 +1,66 @@
+"""What the generators write is pinned: a changed generator must not reuse artifacts that the old one made."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from rufus_core.data.catalogue import GENERATORS, generator
+from rufus_core.data.generators.chat import preference_pairs
+from rufus_core.recipe.graph import VERSIONS
+
+PINS = Path(__file__).with_name("generator_outputs.json")
+SEED, COUNT = 11, 50
+KINDS = ("base", "problems", "reward_model")  # made from what generators write; of the base its vocabulary
+RAISE = "raise " + ", ".join(f'VERSIONS["{kind}"]' for kind in KINDS) + " in recipe/graph.py"
+PIN = "python -m tests.data.test_generator_outputs"
+
+
+def written(name: str) -> Iterator[str]:
+    """Problems, each with a right and a wrong demonstration."""
+    for number, problem in enumerate(generator(name).problems(SEED, COUNT, {})):
+        yield problem.model_dump_json()
+        for wrong in (False, True):
+            answered = generator(name).demonstrate(problem, random.Random(number), wrong)
+            yield from (message.model_dump_json() for message in answered)
+
+
+def outputs() -> dict[str, str]:
+    """A hash of what each generator writes."""
+    texts = {name: written(name) for name in GENERATORS}
+    texts["preference_pairs"] = (pair.model_dump_json() for pair in preference_pairs(SEED, COUNT))
+    return {name: hashlib.sha256("\n".join(lines).encode()).hexdigest() for name, lines in texts.items()}
+
+
+def pinned() -> tuple[dict[str, str], dict[str, str]]:
+    """Versions, and the outputs that they stand for."""
+    pins = json.loads(PINS.read_text())
+    return pins["versions"], pins["outputs"]
+
+
+def versions() -> dict[str, str]:
+    return {kind: VERSIONS[kind] for kind in KINDS}
+
+
+def test_a_changed_generator_has_new_versions() -> None:
+    old_versions, old = pinned()
+    new = outputs()
+    changed = [name for name in old.keys() | new.keys() if old.get(name) != new.get(name)]
+    assert not changed, f"{', '.join(sorted(changed))}: {RAISE}, then `{PIN}`"
+    assert old_versions == versions(), f"pin what the new versions stand for: `{PIN}`"
+
+
+def pin() -> None:
+    """Write the file of pins anew. Refused where an output changed and a version didn't."""
+    old_versions, old = pinned()
+    new = outputs()
+    if old != new and any(old_versions[kind] == VERSIONS[kind] for kind in KINDS):
+        raise SystemExit(RAISE)
+    PINS.write_text(json.dumps({"versions": versions(), "outputs": new}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    pin()
