@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from rufus_core.evaluation.figures import learning_curves, stage_scores
 from rufus_core.evaluation.render import terminal_table
 from rufus_core.evaluation.scores import Scores
 from rufus_core.evaluation.table import Checkpoint, StageRow, stage_table
+from rufus_core.lineage.home import rufus_home
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.ports import RunOutcome
@@ -28,10 +30,23 @@ def show_summary(
     console.print()
     for file in _draw(recipe, records, rows, home / "figures", store):
         console.print(f"figure: {file}", soft_wrap=True)
-    last = rows[-1].stage
-    console.print(f"next:   rufus trace {last}    where this checkpoint comes from")
-    console.print("        rufus table           the table again, also as Markdown, CSV or JSON")
-    console.print("        rufus ui              flows and curves in the browser")
+    for line in next_commands(rows[-1].stage, home):
+        console.print(line, soft_wrap=True, markup=False)
+
+
+def next_commands(last: str, home: Path) -> list[str]:
+    """Lines with the commands to go on with, for the home that they would not find without being told."""
+    there = "" if home == rufus_home() else f" --home {shlex.quote(str(home))}"
+    commands = {
+        f"rufus trace {last}{there}": "where this checkpoint comes from",
+        f"rufus table{there}": "the table again, also as Markdown, CSV or JSON",
+        f"rufus ui{there}": "flows and curves in the browser",
+    }
+    width = max(map(len, commands))
+    leads = ("next:", "", "")
+    return [
+        f"{lead:<8}{command:<{width}}  {what}" for lead, (command, what) in zip(leads, commands.items(), strict=True)
+    ]
 
 
 def _records(graph: Sequence[Step], outcome: RunOutcome, store: Store) -> list[Record]:

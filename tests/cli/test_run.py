@@ -14,6 +14,7 @@ from rich.console import Console
 
 from rufus_core.cli import preflight, run
 from rufus_core.cli.progress import RunDisplay, duration
+from rufus_core.cli.summary import next_commands
 from rufus_core.errors import ConfigError, DataError, InfrastructureError, JobFailed, RufusError, SandboxUnavailable
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step, build_graph
@@ -168,6 +169,15 @@ def test_on_a_terminal_a_running_step_has_a_bar_and_ends_as_a_line() -> None:
         assert "reward 0.25  length 31" in out.getvalue()
         shown.step_finished("base", StepOutcome("failed", error="x"))
     assert "1/2  base policy     failed" in out.getvalue()
+
+
+def test_the_next_commands_name_a_home_that_they_would_not_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUFUS_HOME", str(tmp_path))
+    assert next_commands("sft", tmp_path)[0] == "next:   rufus trace sft  where this checkpoint comes from"
+    other = next_commands("sft", tmp_path / "my runs")
+    assert all(f" --home '{tmp_path}/my runs'  " in line.replace("   ", "  ") for line in other)
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(8.14, "8.1s"), (125, "2m05s"), (3720, "1h02m"), (59.99, "60.0s")])
