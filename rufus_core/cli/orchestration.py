@@ -14,6 +14,7 @@ from rich.console import Console
 from rufus_core.cli.preflight import preflight
 from rufus_core.cli.progress import RunDisplay
 from rufus_core.errors import ConfigError, JobFailed, RufusError
+from rufus_core.lineage.files import machine_hint
 from rufus_core.ports import Orchestrator, RunOutcome
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import Recipe
@@ -47,7 +48,8 @@ def carry_out(recipe: Recipe, graph: Sequence[Step], home: Path, out: Console, c
         with RunDisplay(graph, out) as display:
             outcome = load_orchestrator().run(recipe, graph, home, display)
     except OSError as error:
-        raise RufusError(f"the run stopped: {error.strerror or error}", where=error.filename) from error
+        what = f"the run stopped: {error.strerror or error}"
+        raise RufusError(what, where=error.filename, hint=machine_hint(error)) from error
     if outcome.interrupted:
         typer.echo(f"Stopped. Finished steps are kept: type `{command}` to go on.", err=True)
         raise typer.Exit(INTERRUPTED)

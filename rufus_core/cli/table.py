@@ -30,7 +30,10 @@ def table(
     from rufus_core.lineage.store import Store
 
     place = rufus_home(home)
-    rows = collect_rows(Store(store_root(place)))
+    store = Store(store_root(place))
+    rows = collect_rows(store)
+    for fault in store.listing().faults:  # or a row would be missing without a word
+        typer.echo(f"warning: {fault}", err=True)
     chosen = Format.JSON if json_ else format_
     if chosen is Format.JSON:
         typer.echo(render.json_table(rows))

@@ -129,3 +129,12 @@ def test_the_command_prints_every_format(chain, tmp_path):
     rows = json.loads(run(tmp_path, "--json").stdout)
     assert rows == json.loads(run(tmp_path, "--format", "json").stdout)
     assert rows[1]["metrics"]["math"]["delta"] == pytest.approx(0.5)
+
+
+def test_a_checkpoint_whose_record_cant_be_read_is_missed_aloud(chain, tmp_path):
+    sft = chain.checkpoint("sft", chain.publish("base", "base"))
+    (chain.store.path(sft) / "record.json").write_text("{")
+    result = run(tmp_path, "--json")
+    assert [row["stage"] for row in json.loads(result.stdout)] == ["base"]
+    assert result.stderr.startswith("warning: ")
+    assert "this record is not JSON" in result.stderr
