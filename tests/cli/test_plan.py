@@ -154,3 +154,17 @@ def test_a_current_folder_that_was_deleted_is_one_line(tmp_path: Path) -> None:
 
 def test_a_reader_that_leaves_early_is_no_error_to_tell(tmp_path: Path) -> None:
     assert _shell("rufus plan | head -1; rufus plan --json | head -1", tmp_path).stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("ports", "told"),
+    [
+        (["--prefect-port", "99999"], "Invalid value for '--prefect-port'"),
+        (["--mlflow-port", "0"], "Invalid value for '--mlflow-port'"),
+        (["--prefect-port", "5000"], "error: both pages are given port 5000 (choose another one with --mlflow-port)"),
+    ],
+)
+def test_ports_that_cant_be_are_refused(ports: list[str], told: str, tmp_path: Path) -> None:
+    done = rufus("ui", "--home", str(tmp_path), *ports)
+    assert done.returncode == 2
+    assert told in done.stderr

@@ -82,9 +82,7 @@ def test_a_failed_step_is_one_error_with_its_log(tmp_path: Path, monkeypatch: py
 
 def test_a_full_disk_is_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, fail(OSError(28, "No space left on device", "some/file")))
-    with pytest.raises(
-        RufusError, match=r"^some/file: the run stopped: No space left on device \(the disk is full: free "
-    ):
+    with pytest.raises(RufusError, match=r"^some/file: the run stopped: No space left on device \(the disk is full"):
         start(tmp_path)
 
 
