@@ -72,6 +72,8 @@ def run_job(document: JobDocument) -> Record:
     make = handler(document.kind)
     execution = ExecutionSettings.model_validate(document.placement)
     store = Store(document.store)
+    for dead in store.leftover_attempts():  # of killed jobs: no step resumes inside one, and each may hold weights
+        dead.discard()
     attempt = store.attempt(document.name, document.fingerprint)
     started = datetime.now(UTC)
     try:
