@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rufus_core.data.catalogue import GENERATORS
 from rufus_core.data.tokenizer import count_words
+from rufus_core.errors import RufusError
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.lineage.external import unchanged_file
 from rufus_core.rollout.policy import load_policy
@@ -37,7 +38,11 @@ def build_base(job: Job) -> Outcome:
 def _take_over(job: Job) -> Outcome:
     for name, path in job.document.external.items():
         shutil.copyfile(path, job.output / Path(name).name)
-    policy = load_policy(job.output)
+    try:
+        policy = load_policy(job.output)
+    except RufusError as error:
+        error.where = str(Path(next(iter(job.document.external.values()))).parent)  # the user's, and not our copy
+        raise
     parameters = float(sum(p.numel() for p in policy.model.parameters()))
     hashes = job.document.config["files"]
     external = {name: unchanged_file(path, hashes[name]) for name, path in job.document.external.items()}

@@ -46,5 +46,6 @@ def test_a_base_that_changes_during_a_run_is_not_taken_for_what_it_was(home: Pat
 def test_weights_that_cant_be_read_are_told(home: Path, tmp_path: Path) -> None:
     folder = _own_base(home, tmp_path / "mine")
     (folder / "model.safetensors").write_bytes(b"no weights")
-    with pytest.raises(LineageError, match="can't load a policy"):
+    with pytest.raises(LineageError, match="can't load a policy") as caught:
         _taken_over(home, folder).run("base")
+    assert caught.value.where == str(folder)
