@@ -15,6 +15,8 @@ from rufus_core.rollout.policy import Policy
 from rufus_core.settings import RLStage
 from rufus_core.types import Problem, VerdictKind
 
+_EPISODES_AT_ONCE = 128  # each may hold a sandbox of its own
+
 
 def play(
     policy: Policy,
@@ -48,10 +50,10 @@ def play(
             stage_by_family[family], policy.context_length, training=False, response_budget=response_budget
         )
         specs = [EpisodeSpec(problem, index, seed) for problem in members for index in range(samples)]
-        done = run_episodes(
-            engine, policy.chat, gym, specs, replace(limits, temperature=temperature, top_p=1.0), workers=workers
-        )
-        for trajectory in done:
-            scored = trajectory.verdict.kind is VerdictKind.SCORED
-            results[trajectory.problem_id].append(float(trajectory.verdict.passed) if scored else None)
+        limits = replace(limits, temperature=temperature, top_p=1.0)
+        for start in range(0, len(specs), _EPISODES_AT_ONCE):
+            some = specs[start : start + _EPISODES_AT_ONCE]
+            for trajectory in run_episodes(engine, policy.chat, gym, some, limits, workers=workers):
+                scored = trajectory.verdict.kind is VerdictKind.SCORED
+                results[trajectory.problem_id].append(float(trajectory.verdict.passed) if scored else None)
     return {problem_id: tuple(samples) for problem_id, samples in results.items()}
