@@ -1,4 +1,4 @@
-"""A small Bradley-Terry reward model: a policy's trunk with a scalar head on the mean over a conversation's tokens."""
+"""A small Bradley-Terry reward model: a policy's trunk with a scalar head on the last token of a conversation."""
 
 from __future__ import annotations
 
@@ -46,11 +46,8 @@ class RewardModel(nn.Module):
         for row, ids in enumerate(batch):
             ids_BT[row, : len(ids)] = torch.tensor(ids)
         hidden_BTD = self.trunk.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
-        # The mean over all tokens, not the last one alone: each tells what it saw, and two layers can't gather that.
-        lengths_B = torch.tensor([len(ids) for ids in batch])
-        real_BT = torch.arange(width)[None, :] < lengths_B[:, None]
-        mean_BD = (hidden_BTD * real_BT[..., None]).sum(1) / lengths_B[:, None]
-        scores: Tensor = self.head(mean_BD)[:, 0]
+        last_B = torch.tensor([len(ids) - 1 for ids in batch])
+        scores: Tensor = self.head(hidden_BTD[torch.arange(len(batch)), last_B])[:, 0]
         return scores
 
     @torch.no_grad()
