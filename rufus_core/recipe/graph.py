@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rufus_core.data.catalogue import GENERATORS
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.lineage.external import external_file
+from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.lineage.record import Record
 from rufus_core.recipe.base_files import base_files
 from rufus_core.recipe.validate import nearest
@@ -55,7 +56,7 @@ class Step:
 
 def checkpoint_of(stage: str) -> str:
     """Name of the step whose artifact a stage (or `base`) hands on."""
-    return "base" if stage == "base" else f"stages/{stage}/checkpoint"
+    return "base" if stage == "base" else checkpoint_name(stage)
 
 
 def build_graph(recipe: Recipe) -> list[Step]:
