@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from rufus_core.data.catalogue import GENERATORS
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.lineage.external import external_file
-from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.lineage.record import Record
+from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.recipe.base_files import base_files
 from rufus_core.recipe.validate import nearest
 from rufus_core.settings import ProblemSettings, Recipe, RLStage, SFTStage
