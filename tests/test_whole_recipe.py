@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import sqlite3
 import subprocess
@@ -289,7 +290,7 @@ def test_ctrl_c_ends_everything_and_keeps_what_was_finished(home: Home) -> None:
         os.kill(run.pid, signal.SIGINT)
         _, error = run.communicate(timeout=WAIT_SECONDS)
     assert run.returncode == 130
-    assert error == "Stopped. Finished steps are kept: type `rufus run` to go on.\n"
+    assert error == f"Stopped. Finished steps are kept: type `{shlex.join(['rufus', *words])}` to go on.\n"
     assert home.processes() == []
     new = [record.name for record in home.store.records() if record.id not in before]
     assert new == ["stages/rlhf/reward_model"]

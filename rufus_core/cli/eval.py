@@ -54,7 +54,7 @@ def eval_(
         typer.echo(f"warning: {warning}", err=True)
     graph = eval_graph(settings, ref, checkpoint, benchmark or ())
     out = Console(stderr=True, highlight=False) if json_ else console()
-    outcome = carry_out(settings, graph, place, out, f"rufus eval {checkpoint}")
+    outcome = carry_out(settings, graph, place, out)
 
     measured = []
     for step in graph:

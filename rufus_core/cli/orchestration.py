@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
+import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -31,11 +33,8 @@ def load_orchestrator() -> Orchestrator[Recipe, Step]:
     return cast(Orchestrator[Recipe, Step], next(iter(found)).load()())
 
 
-def carry_out(recipe: Recipe, graph: Sequence[Step], home: Path, out: Console, command: str) -> RunOutcome:
+def carry_out(recipe: Recipe, graph: Sequence[Step], home: Path, out: Console) -> RunOutcome:
     """Check what a graph needs, run it, and show it on `out`. Every step of the outcome is reused or completed.
-
-    Args:
-        command: what a user types to go on after a stop.
 
     Raises:
         typer.Exit: Ctrl-C or SIGTERM.
@@ -51,7 +50,8 @@ def carry_out(recipe: Recipe, graph: Sequence[Step], home: Path, out: Console, c
         what = f"the run stopped: {error.strerror or error}"
         raise RufusError(what, where=error.filename, hint=machine_hint(error)) from error
     if outcome.interrupted:
-        typer.echo(f"Stopped. Finished steps are kept: type `{command}` to go on.", err=True)
+        again = shlex.join(["rufus", *sys.argv[1:]])
+        typer.echo(f"Stopped. Finished steps are kept: type `{again}` to go on.", err=True)
         raise typer.Exit(INTERRUPTED)
     for step in outcome.steps.values():
         if step.status == "failed":

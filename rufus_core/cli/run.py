@@ -29,7 +29,7 @@ def run(
     settings = load_recipe(recipe, profile, set_ or [])
     graph = up_to(build_graph(settings), until)
     place, out = rufus_home(home), console()
-    outcome = carry_out(settings, graph, place, out, "rufus run")
+    outcome = carry_out(settings, graph, place, out)
 
     from rufus_core.cli.summary import show_summary  # matplotlib
 

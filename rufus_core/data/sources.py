@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from rufus_core.data.boxed import OPEN_BOX, last_boxed
 from rufus_core.data.jsonl import read_rows
 from rufus_core.data.layouts import Format, conversation_from_row
 from rufus_core.errors import DataError
@@ -15,7 +16,6 @@ from rufus_core.types import Category, Conversation, Json, Message, Problem
 QUESTION_FIELDS = ("question", "problem", "prompt", "query")
 ANSWER_FIELDS = ("answer", "final_answer", "expected_answer", "solution")
 FINAL_ANSWER = re.compile(r"####[ \t]*(.+?)[ \t]*$", re.MULTILINE)  # GSM8K's mark before the final answer
-BRACES = re.compile(r"\\.|[{}]", re.DOTALL)  # an escaped brace is a sign of the answer, not grouping
 THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
 
 
@@ -73,21 +73,11 @@ def final_answer(text: str) -> str:
     marked = FINAL_ANSWER.findall(text)
     if marked:
         answer = marked[-1]
-    elif "\\boxed{" in text:
-        answer = _last_boxed(text)
+    elif OPEN_BOX.search(text):
+        answer = last_boxed(text) or ""
     else:
         answer = text
     return THOUSANDS.sub("", answer.strip())
-
-
-def _last_boxed(text: str) -> str:
-    start = text.rindex("\\boxed{") + len("\\boxed{")
-    depth = 1
-    for sign in BRACES.finditer(text, start):
-        depth += {"{": 1, "}": -1}.get(sign[0], 0)
-        if depth == 0:
-            return text[start : sign.start()]
-    return ""
 
 
 def _field(row: Mapping[str, Json], names: tuple[str, ...], where: str) -> tuple[str, str]:

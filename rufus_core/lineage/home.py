@@ -13,11 +13,15 @@ def rufus_home(override: Path | None = None) -> Path:
     """The home folder: the option, else the environment variable RUFUS_HOME, else `.rufus` in the current folder.
 
     Raises:
-        ConfigError: it, or a folder that it would lie in, is a file.
+        ConfigError: it, or a folder that it would lie in, is a file; or no user has the name after its `~`.
         LineageError: it lies where this user may not look.
     """
     chosen = override or Path(os.environ.get("RUFUS_HOME") or ".rufus")
-    home = chosen.expanduser().absolute()
+    try:
+        home = chosen.expanduser().absolute()
+    except RuntimeError:
+        user = chosen.parts[0].removeprefix("~")
+        raise ConfigError(f"no user {user!r} has a home here", where=str(chosen), hint="write the path out") from None
     with told_plainly("look for the runs", home):
         file = next((place for place in (home, *home.parents) if place.is_file()), None)
     if file is not None:

@@ -41,7 +41,8 @@ def _find(folder: str, name: Path | str) -> Path:
     path = Path(name)
     if isinstance(name, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         if not path.is_file():
-            raise ConfigError(f"no file {name}", hint=f"a name of {DEPLOYMENTS / folder}, or a path to a YAML file")
+            what = f"{name} is a folder" if path.is_dir() else f"no file {name}"
+            raise ConfigError(what, hint=f"a name of {DEPLOYMENTS / folder}, or a path to a YAML file")
         return path
     path = DEPLOYMENTS / folder / f"{name}.yaml"
     if not path.is_file():

@@ -7,9 +7,7 @@ r"""What counts as the answer in a response: one declared policy, as pure functi
 
 from __future__ import annotations
 
-import re
-
-_OPEN_BOX = re.compile(r"\\boxed\s*\{")
+from rufus_core.data.boxed import OPEN_BOX, last_boxed
 
 
 def answer_text(text: str) -> str | None:
@@ -18,34 +16,9 @@ def answer_text(text: str) -> str | None:
     return None if "<think>" in tail else tail.strip()
 
 
-def last_boxed(text: str) -> str | None:
-    r"""The content of the last `\boxed{...}`, stripped; None if there is none or its braces never close.
-
-    `\{` and `\}` are signs of the answer, not grouping.
-    """
-    openings = list(_OPEN_BOX.finditer(text))
-    if not openings:
-        return None
-    start = openings[-1].end()
-    depth, position = 1, start
-    while position < len(text):
-        sign = text[position]
-        if sign == "\\":
-            position += 2
-            continue
-        if sign == "{":
-            depth += 1
-        elif sign == "}":
-            depth -= 1
-            if depth == 0:
-                return text[start:position].strip()
-        position += 1
-    return None
-
-
 def short_answer(text: str) -> str | None:
     r"""The last box where one was opened, else the whole text after thinking; None if neither holds an answer."""
     tail = answer_text(text)
     if tail is None:
         return None
-    return last_boxed(tail) if _OPEN_BOX.search(tail) else tail or None
+    return last_boxed(tail) if OPEN_BOX.search(tail) else tail or None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rufus_core.data.boxed import last_boxed
 from rufus_core.errors import DataError
-from rufus_core.rewards.extract import answer_text, last_boxed, short_answer
+from rufus_core.rewards.extract import answer_text, short_answer
 from rufus_core.rewards.fuzzy import THRESHOLD, fuzzy_match
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.puzzles import verify_puzzle

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from rufus_core.data.boxed import last_boxed
 from rufus_core.ports import Judge
-from rufus_core.rewards.extract import last_boxed
 from rufus_core.types import Episode, Json, Verdict
 
 MIN_SUCCESSFUL_CALLS = 2  # SA-R3

@@ -69,6 +69,7 @@ def test_set_may_be_repeated() -> None:
         (["--set", "sed=1"], "error: --set sed=1: unknown key 'sed' in the recipe (did you mean 'seed'?)"),
         (["--profile", "h20"], "error: deployments/profiles: no profile 'h20' (did you mean 'h200'?)"),
         (["--recipe", "no.yaml"], "error: no file no.yaml"),
+        (["--recipe", "deployments/recipes"], "error: deployments/recipes is a folder"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:

@@ -20,6 +20,11 @@ def test_a_tilde_is_the_user_s_folder(monkeypatch, tmp_path):
     assert rufus_home(Path("~/runs")) == tmp_path / "runs"
 
 
+def test_the_tilde_of_a_user_who_is_not_there_is_told():
+    with pytest.raises(ConfigError, match="no user 'nosuchuser' has a home here"):
+        rufus_home(Path("~nosuchuser/runs"))
+
+
 @pytest.mark.parametrize("below", ["", "sub/folder"])
 def test_a_file_is_no_home(tmp_path, below):
     file = tmp_path / "file"

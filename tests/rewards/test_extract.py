@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rufus_core.rewards.extract import answer_text, last_boxed, short_answer
+from rufus_core.data.boxed import last_boxed
+from rufus_core.rewards.extract import answer_text, short_answer
 
 texts = st.text(alphabet="ab{}\\ 1", max_size=30)
 balanced = st.recursive(
