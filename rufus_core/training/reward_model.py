@@ -1,4 +1,8 @@
-"""A small Bradley-Terry reward model: a policy's trunk with a scalar head on the last token of a conversation."""
+"""A small Bradley-Terry reward model: a policy's trunk with a scalar head on the mean of a response's hidden states.
+
+At each of its tokens a response can be compared with the question by one look back; a head on the last token alone
+would need a layer more than a miniature has.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rufus_core.algorithms.schedules import learning_rate
-from rufus_core.data.chat import ChatFormat
+from rufus_core.data.chat import ChatFormat, MaskedIds
 from rufus_core.data.preferences import PreferencePair
 from rufus_core.errors import DataError
 from rufus_core.ports import MetricSink
@@ -36,23 +40,25 @@ class RewardModel(nn.Module):
         nn.init.zeros_(self.head.bias)
         nn.init.normal_(self.head.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
 
-    def ids(self, prompt: Sequence[Message], response: str) -> list[int]:
-        return conversation_ids(self.chat, prompt, response)
+    def encode(self, prompt: Sequence[Message], response: str) -> MaskedIds:
+        return encode_response(self.chat, prompt, response)
 
-    def forward(self, batch: Sequence[Sequence[int]]) -> Tensor:
-        """Scores [B] of conversations given as token ids; right padding is never looked at (causal attention)."""
-        width = max(len(ids) for ids in batch)
+    def forward(self, batch: Sequence[MaskedIds]) -> Tensor:
+        """Scores [B] of responses; right padding is never looked at (causal attention)."""
+        width = max(len(row.token_ids) for row in batch)
         ids_BT = torch.zeros((len(batch), width), dtype=torch.long)
-        for row, ids in enumerate(batch):
-            ids_BT[row, : len(ids)] = torch.tensor(ids)
+        mask_BT = torch.zeros((len(batch), width))
+        for index, row in enumerate(batch):
+            ids_BT[index, : len(row.token_ids)] = torch.tensor(row.token_ids)
+            mask_BT[index, : len(row.token_ids)] = torch.tensor(row.loss_mask)
         hidden_BTD = self.trunk.base_model(input_ids=ids_BT, use_cache=False).last_hidden_state
-        last_B = torch.tensor([len(ids) - 1 for ids in batch])
-        scores: Tensor = self.head(hidden_BTD[torch.arange(len(batch)), last_B])[:, 0]
+        mean_BD = (hidden_BTD * mask_BT[..., None]).sum(1) / mask_BT.sum(1, keepdim=True)
+        scores: Tensor = self.head(mean_BD)[:, 0]
         return scores
 
     @torch.no_grad()
     def score(self, prompt: Sequence[Message], response: str) -> float:
-        return float(self([self.ids(prompt, response)])[0])
+        return float(self([self.encode(prompt, response)])[0])
 
     def save(self, folder: Path) -> None:
         Policy(self.trunk, self.chat).save(folder)
@@ -65,10 +71,10 @@ class RewardModel(nn.Module):
         return model.eval()
 
 
-def conversation_ids(chat: ChatFormat, prompt: Sequence[Message], response: str) -> list[int]:
-    """The final response only, without the reasoning, as the reward model sees it."""
+def encode_response(chat: ChatFormat, prompt: Sequence[Message], response: str) -> MaskedIds:
+    """Ids of the whole conversation; the mask marks the final response, without the reasoning, and what ends it."""
     messages = [*prompt, Message(role="assistant", content=response)]
-    return chat.example_ids([(messages, [False] * len(messages), ())])[0].token_ids
+    return chat.example_ids([(messages, [False] * len(prompt) + [True], ())])[0]
 
 
 def train_reward_model(
@@ -89,12 +95,12 @@ def train_reward_model(
             f"{len(train)} pairs to train on and {len(heldout)} held out are too few",
             hint="raise reward_model.num_pairs",
         )
-    pairs = [(model.ids(p.prompt, p.chosen), model.ids(p.prompt, p.rejected)) for p in train]
+    encoded = _encode(model, train)
     rng = random.Random(seed)
     optimizer = make_optimizer(model, settings.optimizer)
     model.train()
     for step in range(1, settings.steps + 1):
-        batch = [pairs[rng.randrange(len(pairs))] for _ in range(settings.batch_pairs)]
+        batch = [encoded[rng.randrange(len(encoded))] for _ in range(settings.batch_pairs)]
         margins = _margins(model, batch)
         loss = -nn.functional.logsigmoid(margins).mean()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -104,7 +110,9 @@ def train_reward_model(
         sink.log(step, {"loss": loss.item(), "accuracy": accuracy, "grad_norm": norm, "lr": rate})
     model.eval()
     with torch.no_grad():
-        margins = _margins(model, [(model.ids(p.prompt, p.chosen), model.ids(p.prompt, p.rejected)) for p in heldout])
+        margins = _margins(
+            model, [(model.encode(p.prompt, p.chosen), model.encode(p.prompt, p.rejected)) for p in heldout]
+        )
     return {
         "heldout_accuracy": (margins > 0).float().mean().item(),
         "heldout_margin": margins.mean().item(),
@@ -112,6 +120,10 @@ def train_reward_model(
     }
 
 
-def _margins(model: RewardModel, batch: Sequence[tuple[list[int], list[int]]]) -> Tensor:
-    scores_2B: Tensor = model([ids for pair in batch for ids in pair])
+def _encode(model: RewardModel, pairs: Sequence[PreferencePair]) -> list[tuple[MaskedIds, MaskedIds]]:
+    return [(model.encode(p.prompt, p.chosen), model.encode(p.prompt, p.rejected)) for p in pairs]
+
+
+def _margins(model: RewardModel, batch: Sequence[tuple[MaskedIds, MaskedIds]]) -> Tensor:
+    scores_2B: Tensor = model([response for pair in batch for response in pair])
     return scores_2B[0::2] - scores_2B[1::2]

@@ -105,7 +105,24 @@ def test_preference_pairs_are_valid_and_partly_flipped_RM_D1():
     assert pairs == list(chat.preference_pairs(3, 1000))
     assert all(is_valid(pair) for pair in pairs)
     assert [pair.prompt for pair in pairs] == [problem.prompt for problem in problems]
-    flipped = sum(prefers(problem, pair.rejected).passed for problem, pair in zip(problems, pairs, strict=True))
-    assert 20 <= flipped <= 80
-    straight = zip(problems, chat.preference_pairs(3, 1000, flip_rate=0.0), strict=True)
-    assert all(prefers(problem, pair.chosen).passed for problem, pair in straight)
+    straight = list(chat.preference_pairs(3, 1000, flip_rate=0.0))
+    flips = [(pair, other) for pair, other in zip(pairs, straight, strict=True) if pair != other]
+    assert 20 <= len(flips) <= 80
+    assert all((pair.chosen, pair.rejected) == (other.rejected, other.chosen) for pair, other in flips)
+
+
+def test_a_chosen_reply_is_preferred_and_a_rejected_one_fails_or_says_nothing_of_the_thing():
+    problems, fates = chat.problems(3, 1000, {}), Counter()
+    for problem, pair in zip(problems, chat.preference_pairs(3, 1000, flip_rate=0.0), strict=True):
+        assert prefers(problem, pair.chosen).passed
+        thing = problem.ground_truth["thing"]
+        cut_off, circular = not pair.rejected.endswith("."), pair.rejected.endswith(f"{thing} goes with the {thing}.")
+        fates[prefers(problem, pair.rejected).reason, cut_off, circular] += 1
+    assert fates.keys() == {
+        ("on_topic", False, False),
+        ("polite", False, False),
+        ("short, fresh", False, False),
+        ("on_topic", True, False),
+        ("", True, False),
+        ("", False, True),
+    }

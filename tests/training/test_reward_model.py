@@ -56,7 +56,8 @@ def test_a_loaded_model_scores_the_same(tmp_path: Path) -> None:
 
 def test_a_score_does_not_depend_on_the_rest_of_the_batch() -> None:
     model = RewardModel(toy.toy_policy(), seed=1).eval()
-    short, long = model.ids(toy.PROBLEMS[0].prompt, "red"), model.ids(toy.PROBLEMS[1].prompt, "red blue green black")
+    short = model.encode(toy.PROBLEMS[0].prompt, "red")
+    long = model.encode(toy.PROBLEMS[1].prompt, "red blue green black")
     together = model([short, long]).tolist()
     assert together == pytest.approx([model([short]).item(), model([long]).item()], abs=1e-6)
 

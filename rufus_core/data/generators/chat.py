@@ -35,14 +35,17 @@ def preference_pairs(seed: int, count: int, flip_rate: float = 0.05) -> Iterator
     """A good and a bad reply to `count` distinct prompts; a share of `flip_rate` labels is the wrong way round."""
     rng = random.Random(f"pairs {seed}")
     for problem in problems(seed, count, {}):
-        chosen, rejected = good_reply(problem, rng), bad_reply(problem, rng)
+        chosen, rejected = good_reply(problem, rng), rng.choice(REJECTED_REPLIES)(problem.ground_truth, rng)
         if rng.random() < flip_rate:
             chosen, rejected = rejected, chosen
         yield PreferencePair(problem_id=problem.id, prompt=problem.prompt, chosen=chosen, rejected=rejected)
 
 
 def good_reply(problem: Problem, rng: random.Random) -> str:
-    truth = problem.ground_truth
+    return _good(problem.ground_truth, rng)
+
+
+def _good(truth: Mapping[str, Json], rng: random.Random) -> str:
     return _about(truth["name"], truth["thing"], truth["topic"], _related(truth, rng), rng)
 
 
@@ -75,6 +78,17 @@ def _rambling(truth: Mapping[str, Json], rng: random.Random) -> str:
     return f"{thanks}, {truth['name']}! The {thing} belongs to {truth['topic']}. {tail}"
 
 
+def _cut_off(truth: Mapping[str, Json], rng: random.Random) -> str:
+    """The beginning of a good reply, with its thing or not, but without the fact."""
+    return " ".join(_good(truth, rng).split()[: rng.randrange(3, 6)])
+
+
+def _circular(truth: Mapping[str, Json], rng: random.Random) -> str:
+    """Says of the thing what it says of itself."""
+    thanks, thing = rng.choice(POLITE_WORDS).capitalize(), truth["thing"]
+    return f"{thanks}, {truth['name']}! The {thing} goes with the {thing}."
+
+
 # Off-topic replies are the hardest to tell, so they come twice as often.
 BAD_REPLIES: tuple[Callable[[Mapping[str, Json], random.Random], str], ...] = (
     _rude,
@@ -82,6 +96,9 @@ BAD_REPLIES: tuple[Callable[[Mapping[str, Json], random.Random], str], ...] = (
     _off_topic,
     _rambling,
 )
+
+# No demonstration is cut off or circular, but what is rewarded may become so.
+REJECTED_REPLIES = (*BAD_REPLIES, _cut_off, _circular)
 
 
 def _related(truth: Mapping[str, Json], rng: random.Random) -> str:
