@@ -16,7 +16,7 @@ from rufus_core.settings import ProblemSettings, Recipe, RLStage, SFTStage
 from rufus_core.types import Json, content_id
 
 # Declared versions of the implementations: raised by hand when a step's code would give another result.
-VERSIONS = {"base": "2", "problems": "2", "reward_model": "3", "training": "1", "checkpoint": "1", "scores": "2"}
+VERSIONS = {"base": "2", "problems": "2", "reward_model": "4", "training": "1", "checkpoint": "1", "scores": "2"}
 
 # What a stage's training depends on; data, parent and reward model enter by digest instead.
 _TRAINING_FIELDS: dict[str, bool | set[str]] = {

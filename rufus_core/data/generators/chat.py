@@ -78,15 +78,17 @@ def _rambling(truth: Mapping[str, Json], rng: random.Random) -> str:
     return f"{thanks}, {truth['name']}! The {thing} belongs to {truth['topic']}. {tail}"
 
 
-def _cut_off(truth: Mapping[str, Json], rng: random.Random) -> str:
-    """The beginning of a good reply, with its thing or not, but without the fact."""
-    return " ".join(_good(truth, rng).split()[: rng.randrange(3, 6)])
+def _torn(truth: Mapping[str, Json], rng: random.Random) -> str:
+    """A good reply that lost its beginning, its end or some words between."""
+    words = _good(truth, rng).split()
+    start = rng.choice((0, rng.randrange(1, len(words))))
+    lost = rng.randrange(1, len(words) - 3)
+    return " ".join(words[:start] + words[start + lost :])
 
 
 def _circular(truth: Mapping[str, Json], rng: random.Random) -> str:
-    """Says of the thing what it says of itself."""
-    thanks, thing = rng.choice(POLITE_WORDS).capitalize(), truth["thing"]
-    return f"{thanks}, {truth['name']}! The {thing} goes with the {thing}."
+    """Says of the thing that it belongs to itself, or goes with itself."""
+    return _about(truth["name"], truth["thing"], truth["thing"], truth["thing"], rng)
 
 
 # Off-topic replies are the hardest to tell, so they come twice as often.
@@ -97,8 +99,8 @@ BAD_REPLIES: tuple[Callable[[Mapping[str, Json], random.Random], str], ...] = (
     _rambling,
 )
 
-# No demonstration is cut off or circular, but what is rewarded may become so.
-REJECTED_REPLIES = (*BAD_REPLIES, _cut_off, _circular)
+# No demonstration is torn or circular, but what is rewarded may become so.
+REJECTED_REPLIES = (*BAD_REPLIES, _torn, _circular)
 
 
 def _related(truth: Mapping[str, Json], rng: random.Random) -> str:
