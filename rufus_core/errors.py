@@ -54,6 +54,12 @@ class SandboxUnavailable(RufusError):
     """This machine can't isolate untrusted code."""
 
 
+class Preempted(RufusError):
+    """A job was told to stop. It kept its state, so that the next one goes on from there."""
+
+    exit_code = 143  # 128 + SIGTERM, as shells count it
+
+
 class JobFailed(RufusError):
     """A job ended without publishing its artifact; the message names its log file."""
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,10 +17,15 @@ from rufus_core.training.reporter import Reporter
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job being carried out. Files written under `output` become the artifact."""
+    """A job being carried out.
+
+    Files written under `output` become the artifact. `state` is for what a later job of the same fingerprint goes on
+    from if this one dies; where it holds something, `output` too is as the dead job left it.
+    """
 
     document: JobDocument
     output: Path
+    state: Path
     execution: ExecutionSettings
 
     def input(self, role: str) -> Path:
@@ -28,6 +36,16 @@ class Job:
         import torch
 
         torch.set_num_threads(self.execution.threads)
+
+    @contextmanager
+    def stoppable(self) -> Iterator[threading.Event]:
+        """Within, SIGTERM sets the event instead of ending the process: save the state, then raise Preempted."""
+        stop = threading.Event()
+        before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+        try:
+            yield stop
+        finally:
+            signal.signal(signal.SIGTERM, before)
 
     def report(self, total: int) -> Reporter:
         """Progress of this job, counted up to `total`."""

@@ -77,7 +77,7 @@ def run_job(document: JobDocument) -> Record:
     attempt = store.attempt(document.name, document.fingerprint)
     started = datetime.now(UTC)
     try:
-        outcome = make(Job(document, attempt.folder, execution))
+        outcome = make(Job(document, attempt.folder, attempt.state, execution))
     except BaseException:
         attempt.discard()
         raise

@@ -21,7 +21,10 @@ _CLOCK_SECONDS = 5.0  # a process's start time may shift this much when the cloc
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One try at making an artifact. `folder` is where the step writes; `home` also holds who owns it."""
+    """One try at making an artifact.
+
+    `folder` is where the step writes, `state` what it would go on from; `home` also holds who owns it.
+    """
 
     name: str
     fingerprint: str
@@ -30,6 +33,10 @@ class Attempt:
     @property
     def folder(self) -> Path:
         return self.home / "files"
+
+    @property
+    def state(self) -> Path:
+        return self.home / "state"
 
     def alive(self) -> bool:
         """Whether its process may still run. A process of another host is taken to be alive."""
@@ -57,6 +64,7 @@ def new_attempt(folder: Path, name: str, fingerprint: str) -> Attempt:
     # Made under another name first, so that no attempt is ever seen without its owner.
     making = folder / f".{label}"
     (making / "files").mkdir(parents=True)
+    (making / "state").mkdir()
     (making / "owner.json").write_text(json.dumps(owner), encoding="utf-8")
     sync_tree(making)
     return Attempt(name, fingerprint, making.rename(folder / label))
