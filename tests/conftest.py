@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,6 +14,9 @@ if TYPE_CHECKING:
 
 settings.register_profile("repository", derandomize=True, deadline=None)
 settings.load_profile("repository")
+
+# A shell's background job ignores Ctrl-C, and so would every process that a test starts and interrupts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 TINY_WORDS = ("add", "answer", "blue", "find", "green", "hello", "is", "look", "number", "red", "the", "what", "world")
 
