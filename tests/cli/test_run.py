@@ -62,10 +62,11 @@ def test_an_interrupted_run_says_how_to_go_on_and_exits_130(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stand_in = use(monkeypatch, lambda graph, observer: RunOutcome({}, interrupted=True))
+    monkeypatch.setattr("sys.argv", ["/venv/bin/rufus", "run", "--set", "base.path=my base"])
     with pytest.raises(typer.Exit) as stopped:
         start(tmp_path / "new" / "home")
     assert stopped.value.exit_code == 130
-    assert "type `rufus run` to go on" in capsys.readouterr().err
+    assert "type `rufus run --set 'base.path=my base'` to go on" in capsys.readouterr().err
     assert stand_in.homes == [tmp_path / "new" / "home"]
 
 
