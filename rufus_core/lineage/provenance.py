@@ -1,4 +1,4 @@
-"""Which code, which packages and which machine."""
+"""Which code, which packages, which image and which machine."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
 from rufus_core.lineage.digest import hash_file
+from rufus_core.lineage.files import told_plainly
 from rufus_core.lineage.record import Provenance
 
 PACKAGES = (
@@ -31,9 +34,42 @@ PACKAGES = (
 _LOCKS = ("uv.lock", "pylock.toml", "requirements.lock")
 _CODE = ("rufus_core", "flows", "tasks", "deployments")
 _GIT_SECONDS = 30.0
+IMAGE = "RUFUS_IMAGE"  # the environment variable by which a container knows its own image
+# A user's configuration may change how a diff looks; `git apply` and the diff's hash want one form.
+_FORM = ("--no-color", "--binary", "--unified=3", "--src-prefix=a/", "--dst-prefix=b/")
+_PLAIN_DIFF = ("diff", "--no-ext-diff", "--no-textconv", *_FORM)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What a process runs: what a record says of it, and the changes since the commit, which it names by their hash."""
+
+    provenance: Provenance
+    diff: bytes  # for `git apply`; empty when the code is what the commit says
+
+    def keep_diff(self, store: Path) -> None:
+        """Keep the diff in a store, once. Raises LineageError when the disk refuses."""
+        sha256 = self.provenance.dirty_diff_sha256
+        if sha256 is None or (place := diff_file(store, sha256)).exists():
+            return
+        with told_plainly("keep the uncommitted changes", place):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            partial = place.with_suffix(f".{os.getpid()}.partial")
+            partial.write_bytes(self.diff)
+            partial.replace(place)
+
+
+def diff_file(store: Path, sha256: str) -> Path:
+    """Where a store keeps uncommitted changes, if it does: records of schema version 1 have only their hash."""
+    return store / "diffs" / f"{sha256}.patch"
 
 
 def collect_provenance(project: Path | None = None) -> Provenance:
+    """What a record says of this process; see `collect_code`."""
+    return collect_code(project).provenance
+
+
+def collect_code(project: Path | None = None) -> Code:
     """What this process runs on. Works without git, outside a checkout and in an installed package.
 
     Args:
@@ -43,7 +79,7 @@ def collect_provenance(project: Path | None = None) -> Provenance:
     commit = _commit(root)
     diff = _dirty_diff(root) if commit else b""
     lock = next((root / name for name in _LOCKS if (root / name).is_file()), None)
-    return Provenance(
+    provenance = Provenance(
         commit=commit,
         dirty=bool(diff),
         dirty_diff_sha256=hashlib.sha256(diff).hexdigest() if diff else None,
@@ -52,7 +88,9 @@ def collect_provenance(project: Path | None = None) -> Provenance:
         python=platform.python_version(),
         host=platform.node(),
         platform=platform.platform(),
+        image=os.environ.get(IMAGE) or None,
     )
+    return Code(provenance, diff)
 
 
 def installed_packages() -> dict[str, str]:
@@ -75,17 +113,16 @@ def _commit(root: Path) -> str | None:
 
 
 def _dirty_diff(root: Path) -> bytes:
-    """Tracked files as a diff, untracked code by hash; empty when the code is what the commit says."""
-    diff = _git(root, "diff", "--no-ext-diff", "--no-textconv", "--binary", "HEAD") or b""
+    """Changes of tracked files, and untracked code as new files; empty when the code is what the commit says."""
+    diff = _git(root, *_PLAIN_DIFF, "HEAD") or b""
     listed = _git(root, "ls-files", "--others", "--exclude-standard", "-z", "--", *_CODE) or b""
-    for name in sorted(filter(None, listed.split(b"\0"))):
-        path = root / os.fsdecode(name)
-        if path.is_file():
-            diff += name + b" " + hash_file(path).sha256.encode() + b"\n"
+    for name in sorted(os.fsdecode(name) for name in listed.split(b"\0") if name):
+        if (root / name).is_file():
+            diff += _git(root, *_PLAIN_DIFF, "--no-index", "--", "/dev/null", name, good=(0, 1)) or b""
     return diff
 
 
-def _git(root: Path, *arguments: str) -> bytes | None:
+def _git(root: Path, *arguments: str, good: Sequence[int] = (0,)) -> bytes | None:
     """Standard output of a git command, or None where it failed."""
     # Variables of a calling git hook would point at another repository.
     env = {key: value for key, value in os.environ.items() if not key.startswith("GIT_")}
@@ -102,4 +139,4 @@ def _git(root: Path, *arguments: str) -> bytes | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout if done.returncode == 0 else None
+    return done.stdout if done.returncode in good else None

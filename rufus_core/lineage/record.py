@@ -16,7 +16,8 @@ from rufus_core.lineage.digest import FileEntry
 from rufus_core.lineage.names import record_id
 from rufus_core.types import Frozen, Json
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2  # 2: the provenance has an image
+READABLE = (1, SCHEMA_VERSION)
 _AGAIN = "move that folder out of the store; `rufus run` then makes the artifact again"
 
 
@@ -62,12 +63,13 @@ class Provenance(_Part):
 
     commit: str | None = None  # None outside a git checkout
     dirty: bool = False
-    dirty_diff_sha256: str | None = None
+    dirty_diff_sha256: str | None = None  # the store keeps the diff itself, see `lineage/provenance.py`
     lock_sha256: str | None = None
     packages: dict[str, str] = Field(default_factory=dict)
     python: str = ""
     host: str = ""
     platform: str = ""
+    image: str | None = None  # the container's, where the environment names one
 
 
 class Timings(_Part):
@@ -122,8 +124,18 @@ def dump_record(record: Record) -> str:
         LineageError: `config`, `placement` or another field holds what JSON can't say exactly.
     """
     canonical_json({"config": record.config, "placement": record.placement})
-    content = json.loads(record.model_dump_json())
-    return json.dumps({**content, "seal": _seal(content)}, indent=1, sort_keys=True) + "\n"
+    return dump_sealed(json.loads(record.model_dump_json()))
+
+
+def dump_sealed(content: dict[str, Any]) -> str:
+    """The one spelling of a sealed JSON file."""
+    return _spelt({**content, "seal": seal_of(content)})
+
+
+def is_as_written(file: Path) -> bool:
+    """Whether a sealed file that was read has the very bytes that were written: a seal doesn't cover spaces."""
+    raw = file.read_bytes()
+    return raw == _spelt(json.loads(raw)).encode()
 
 
 def read_record(file: Path) -> Record:
@@ -141,13 +153,13 @@ def read_record(file: Path) -> Record:
     if not isinstance(content, dict) or "schema_version" not in content:
         raise LineageError("this is not a record of Rufus-Air", where=str(file), hint=_AGAIN)
     version = content["schema_version"]
-    if version != SCHEMA_VERSION:
+    if version not in READABLE:
         raise LineageError(
-            f"this record has schema version {version!r}, and this release reads version {SCHEMA_VERSION}",
+            f"this record has schema version {version!r}, and this release reads versions 1 to {SCHEMA_VERSION}",
             where=str(file),
             hint=f"use the release that wrote it, or {_AGAIN}",
         )
-    if content.pop("seal", None) != _seal(content):
+    if content.pop("seal", None) != seal_of(content):
         raise LineageError("this record was altered after it was written", where=str(file), hint=_AGAIN)
     return _validated(content, file)
 
@@ -165,5 +177,9 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is not JSON")
 
 
-def _seal(content: dict[str, Any]) -> str:
+def _spelt(content: Any) -> str:
+    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+
+
+def seal_of(content: dict[str, Any]) -> str:
     return hashlib.sha256(canonical_json(content).encode()).hexdigest()

@@ -4,6 +4,7 @@ import subprocess
 import pytest
 
 from rufus_core.lineage import collect_provenance
+from rufus_core.lineage.provenance import collect_code, diff_file
 
 
 def git(folder, *arguments):
@@ -72,3 +73,36 @@ def test_a_git_hook_s_variables_do_not_mislead(checkout, monkeypatch):
     commit = git(checkout, "rev-parse", "HEAD")
     monkeypatch.setenv("GIT_DIR", "/nowhere")
     assert collect_provenance(checkout).commit == commit
+
+
+def test_the_changes_are_kept_once_and_can_be_applied_to_the_commit(checkout, tmp_path_factory):
+    git(checkout, "config", "diff.noprefix", "true")
+    git(checkout, "config", "color.ui", "always")
+    (checkout / "rufus_core" / "__init__.py").write_bytes(b"caf\xe9 = 1\n")
+    (checkout / "rufus_core" / "new.py").write_text("x = 1\n")
+    (checkout / "rufus_core" / "empty.py").touch()
+    (checkout / "rufus_core" / "table.bin").write_bytes(bytes(range(256)))
+    store, clone = tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("clone")
+    code = collect_code(checkout)
+    code.keep_diff(store)
+    code.keep_diff(store)
+    (kept,) = (store / "diffs").iterdir()
+    assert kept == diff_file(store, code.provenance.dirty_diff_sha256)
+    git(clone, "clone", "-q", str(checkout), ".")
+    git(clone, "checkout", "-q", code.provenance.commit)
+    git(clone, "apply", str(kept))
+    for name in ("__init__.py", "new.py", "empty.py", "table.bin"):
+        assert (clone / "rufus_core" / name).read_bytes() == (checkout / "rufus_core" / name).read_bytes()
+    assert collect_code(clone).provenance.dirty_diff_sha256 == code.provenance.dirty_diff_sha256
+
+
+def test_a_clean_checkout_keeps_no_diff(checkout, tmp_path_factory):
+    store = tmp_path_factory.mktemp("store")
+    collect_code(checkout).keep_diff(store)
+    assert list(store.iterdir()) == []
+
+
+def test_a_container_s_image_is_told(checkout, monkeypatch):
+    assert collect_provenance(checkout).image is None
+    monkeypatch.setenv("RUFUS_IMAGE", "rufus-air@sha256:12ab")
+    assert collect_provenance(checkout).image == "rufus-air@sha256:12ab"

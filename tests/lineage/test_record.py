@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rufus_core.errors import LineageError
 from rufus_core.lineage import Candidate, Decision, FileEntry, Record, Timings, canonical_json
-from rufus_core.lineage.record import dump_record, read_record
+from rufus_core.lineage.record import dump_record, is_as_written, read_record
 
 NOW = datetime(2030, 1, 2, 3, 4, 5, 6, tzinfo=UTC)
 
@@ -88,3 +88,22 @@ def test_a_record_that_can_not_be_read_is_told_with_its_file(tmp_path, spoil, sa
     with pytest.raises(LineageError, match=said) as caught:
         read_record(file)
     assert str(file) in str(caught.value)
+
+
+def test_a_record_of_the_first_version_reads(tmp_path):
+    file = tmp_path / "record.json"
+    content = json.loads(record().model_dump_json())
+    del content["provenance"]["image"]
+    file.write_text(sealed(**{**content, "schema_version": 1}))
+    found = read_record(file)
+    assert (found.schema_version, found.provenance.image, found.digest) == (1, None, "cd" * 32)
+
+
+def test_a_byte_that_the_seal_does_not_cover_shows(tmp_path):
+    file = tmp_path / "record.json"
+    text = dump_record(record(seed=7))
+    file.write_text(text)
+    assert is_as_written(file)
+    file.write_text(text.replace(' "seed"', '\t"seed"'))
+    assert read_record(file).seed == 7
+    assert not is_as_written(file)
