@@ -9,7 +9,7 @@ from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Crashed
 
 from flows.recipe import FLOW
-from tasks.processes import ProcessId
+from rufus_core.lineage.process import ProcessId
 
 WHY = "the process of this run died"
 
@@ -22,7 +22,7 @@ def end_orphans() -> None:
             flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])), flow_run_filter=running
         ):
             process = run.parameters.get("process")
-            if process and ProcessId.parse(process).find() is None:
+            if process and ProcessId.parse(process).gone():
                 _end(client, run)
 
 

@@ -42,6 +42,14 @@ class LineageError(RufusError):
     """An artifact or record is missing, unreadable or differs from what was recorded."""
 
 
+class LeaseHeld(LineageError):
+    """Another job that lives is making this artifact."""
+
+
+class LeaseLost(LineageError):
+    """Another job took over what this one was making: it must stop, and may not publish."""
+
+
 class EngineError(RufusError):
     """A rollout engine refused a request (for example: input longer than the context)."""
 
@@ -62,6 +70,10 @@ class Preempted(RufusError):
 
 class JobFailed(RufusError):
     """A job ended without publishing its artifact; the message names its log file."""
+
+
+class JobLost(JobFailed):
+    """A job's process or machine went away before it published: another try may succeed."""
 
 
 class PortInUse(RufusError):

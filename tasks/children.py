@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import IO, Protocol
 
-from tasks.processes import ProcessId
+from rufus_core.lineage.process import ProcessId
 
 # A launcher that is killed before its word leaves no unknown process behind, because the closed pipe ends it.
 # `exec` keeps pid and start time.

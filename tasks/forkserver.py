@@ -24,7 +24,7 @@ import psutil
 
 from rufus_core.jobs.run import main as carry_out
 from rufus_core.jobs.run import preload
-from tasks.processes import ProcessId
+from rufus_core.lineage.process import ProcessId
 
 _PATH_BYTES = 4096  # the longest path there is
 _WORD_BYTES = 64

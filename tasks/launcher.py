@@ -1,7 +1,8 @@
 """Runs a job as a local process group: started at most once, joined when it lives, cancelled for certain.
 
 A job runs in its own session with its output in a file, so it outlives whoever started it. `handle.json` beside the
-job's document says which process it is (pid and start time: a pid alone may be reused).
+job's document says which process it is. A job that another home or another host runs is none to join here: the one
+that is started waits for its lease.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict
@@ -19,14 +21,15 @@ from typing import IO, Any
 
 import psutil
 
+from rufus_core.lineage.process import ProcessId
 from tasks.children import Child
-from tasks.processes import ProcessId
 
 Progress = Callable[[Mapping[str, Any]], None]
 Spawn = Callable[[IO[bytes]], Child]  # with the log that it writes to
 
 POLL_SECONDS = 0.1
-GRACE_SECONDS = 10.0
+GRACE_SECONDS = 30.0  # a job may have a training step to end and its state to save
+KILL_SECONDS = 10.0  # until what was killed is gone
 
 
 class JobCancelled(Exception):
@@ -59,10 +62,17 @@ class LocalJob:
             self._child.begin()
             return False
 
-    def wait(self, progress_file: Path, on_progress: Progress, cancelled: threading.Event) -> int | None:
+    def wait(
+        self,
+        progress_file: Path,
+        on_progress: Progress,
+        cancelled: threading.Event,
+        at_once: threading.Event | None = None,
+    ) -> int | None:
         """Block until the job ended, passing on its progress lines. The exit code, or None where nobody knows it.
 
-        Raises JobCancelled after `cancelled` was set. The job is dead by then, also on Ctrl-C.
+        Raises JobCancelled after `cancelled` was set. The job is dead by then, also on Ctrl-C; it gets no time to save
+        its state once `at_once` is set.
         """
         lines = tail(progress_file)
         try:
@@ -72,30 +82,39 @@ class LocalJob:
                     raise JobCancelled
             _pass_on(lines, on_progress)
         except BaseException:
-            self.cancel()
+            self.cancel(at_once or threading.Event())
             raise
         return self._child.code if self._child else None
 
-    def cancel(self) -> None:
-        """SIGTERM to the job's group, a grace period, SIGKILL; the job and its descendants are dead on return."""
+    def cancel(self, at_once: threading.Event) -> None:
+        """SIGTERM to the job, a grace period that `at_once` ends, SIGKILL; it and its descendants are dead on return.
+
+        What the job started hears no SIGTERM: the job needs it to end its step as it would have.
+        """
         handle = self._handle()
         leader = handle.find() if handle else None
         if handle is None or leader is None:
             return
-        family = [leader, *leader.children(recursive=True)]
-        _signal_group(handle.pid, signal.SIGTERM)
-        _, alive = psutil.wait_procs(family, timeout=GRACE_SECONDS)
-        _signal_group(handle.pid, signal.SIGKILL)
-        for process in alive:
+        family = {leader, *leader.children(recursive=True)}
+        with suppress(psutil.NoSuchProcess):
+            leader.terminate()
+        deadline = time.monotonic() + GRACE_SECONDS
+        while (left := deadline - time.monotonic()) > 0 and not at_once.is_set():
+            with suppress(psutil.NoSuchProcess):
+                family.update(leader.children(recursive=True))
+            if not psutil.wait_procs([leader], timeout=min(left, POLL_SECONDS))[1]:
+                break
+        _kill_group(handle.pid)
+        for process in family:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        psutil.wait_procs(alive, timeout=GRACE_SECONDS)
+        psutil.wait_procs(family, timeout=KILL_SECONDS)
 
     def _handle(self) -> ProcessId | None:
         """The handle of the living job, if one lives."""
         try:
             handle = ProcessId(**json.loads(self._handle_file.read_text()))
-        except FileNotFoundError:
+        except (FileNotFoundError, ValueError, TypeError):  # also a handle that a full disk cut off
             return None
         return handle if handle.find() else None
 
@@ -125,9 +144,9 @@ def _pass_on(lines: Iterator[str | None], on_progress: Progress) -> None:
             on_progress(json.loads(line))
 
 
-def _signal_group(group: int, number: signal.Signals) -> None:
+def _kill_group(group: int) -> None:
     with suppress(ProcessLookupError):
-        os.killpg(group, number)
+        os.killpg(group, signal.SIGKILL)
 
 
 def _write(path: Path, content: Mapping[str, Any]) -> None:

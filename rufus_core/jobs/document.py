@@ -18,7 +18,10 @@ class InputArtifact(Frozen):
 
 
 class JobDocument(Frozen):
-    """One step with its inputs resolved. `placement` and the paths are no part of the step's identity."""
+    """One step with its inputs resolved. `placement` and the paths are no part of the step's identity.
+
+    With `force` it is carried out also where its artifact is intact, which is then replaced if other bytes come out.
+    """
 
     name: str
     kind: str
@@ -34,6 +37,7 @@ class JobDocument(Frozen):
     placement: dict[str, Json] = Field(default_factory=dict)
     progress: Path
     links: dict[str, str] = Field(default_factory=dict)
+    force: bool = False
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import functools
 import json
-from datetime import UTC, datetime
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from rufus_core.errors import LineageError, RufusError
+from rufus_core.errors import InfrastructureError, LeaseHeld, LeaseLost, LineageError, Preempted, RufusError
 from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.job import Handler, Job
+from rufus_core.lineage.attempt import Attempt
+from rufus_core.lineage.claims import abandon, claim, tidy
+from rufus_core.lineage.crash_points import CrashPoint, pass_by
+from rufus_core.lineage.digest import RECORD_FILE
+from rufus_core.lineage.files import machine_hint
+from rufus_core.lineage.lease import Lease
 from rufus_core.lineage.provenance import collect_provenance
 from rufus_core.lineage.record import Draft, Input, Provenance, Record, Timings
 from rufus_core.lineage.store import Store
 from rufus_core.settings import ExecutionSettings
 
+WAIT_SECONDS = 0.5  # between two looks at a lease that another job holds
 KINDS = ("base", "problems", "reward_model", "training", "checkpoint", "scores")
 
 
@@ -67,21 +78,56 @@ def handler(kind: str) -> Handler:
             raise LineageError(f"no step makes artifacts of kind {kind!r}")
 
 
-def run_job(document: JobDocument) -> Record:
-    """Make the artifact and publish it. Raises what the step raises; nothing is published then."""
+def run_job(document: JobDocument, leave: Callable[[RufusError], None] | None = None) -> Record:
+    """Make the artifact and publish it, or wait for the living job that makes it. Raises what the step raises.
+
+    An attempt that failed is discarded, for its state may be what it failed by. One that was stopped, or that the
+    machine failed, stays if it has state: the next job goes on from there.
+
+    Args:
+        leave: ends the process at once when its lease was lost; by default with a line in its output.
+    """
     make = handler(document.kind)
     execution = ExecutionSettings.model_validate(document.placement)
     store = Store(document.store)
-    for dead in store.leftover_attempts():  # of killed jobs: no step resumes inside one, and each may hold weights
-        dead.discard()
-    attempt = store.attempt(document.name, document.fingerprint)
-    started = datetime.now(UTC)
+    pass_by(CrashPoint.BEFORE_LEASE)
+    lease = _lease(store, document)
+
+    def stop(error: LeaseLost) -> None:
+        abandon(store, lease)
+        (leave or _leave)(error)
+
+    try:
+        with lease.renewed(stop):
+            pass_by(CrashPoint.AFTER_LEASE)
+            # Made meanwhile, or before a crash.
+            record = None if document.force else store.find(document.name, document.fingerprint)
+            if record is None:
+                _require_inputs(document)
+                attempt = claim(store, lease)
+                tidy(store, lease)
+                record = _make(document, execution, make, store, lease, attempt)
+            else:
+                tidy(store, lease)
+            pass_by(CrashPoint.BEFORE_RELEASE)
+            return record
+    finally:
+        with suppress(LineageError):  # on a full disk; without its process the lease is free
+            lease.release()
+
+
+def _make(
+    document: JobDocument, execution: ExecutionSettings, make: Handler, store: Store, lease: Lease, attempt: Attempt
+) -> Record:
+    started, clock = datetime.now(UTC), time.monotonic()
+    pass_by(CrashPoint.ATTEMPT)
     try:
         outcome = make(Job(document, attempt.folder, attempt.state, execution))
-    except BaseException:
-        attempt.discard()
+    except BaseException as error:
+        if not (_may_go_on(error) and attempt.has_state()):
+            attempt.discard()
         raise
-    ended = datetime.now(UTC)
+    seconds = time.monotonic() - clock  # the wall's clock may be set meanwhile
     draft = Draft(
         kind=document.kind,
         version=document.version,
@@ -97,19 +143,67 @@ def run_job(document: JobDocument) -> Record:
         decision=outcome.decision,
         metrics=outcome.metrics,
         provenance=code_provenance(),
-        timings=Timings(started=started, ended=ended, seconds=(ended - started).total_seconds()),
+        timings=Timings(started=started, ended=started + timedelta(seconds=seconds), seconds=seconds),
         links=document.links,
     )
-    return store.publish(attempt, draft)  # if the disk is full, the attempt stays
+    try:
+        return store.publish(attempt, draft, lease, document.force)  # if the disk is full, the attempt stays
+    except LeaseLost:
+        attempt.discard()
+        raise
+
+
+def _lease(store: Store, document: JobDocument) -> Lease:
+    """Waits while a living job has it: one of another home of this store, or of another host."""
+    told = ""
+    while True:
+        try:
+            return store.lease(document.name, document.fingerprint)
+        except LeaseHeld as held:
+            if held.what != told:
+                told = held.what
+                print(f"waiting: {held}", flush=True)
+            time.sleep(WAIT_SECONDS)
+
+
+def _require_inputs(document: JobDocument) -> None:
+    """Raises LineageError for an input that vanished since the job was planned."""
+    for role, one in document.inputs.items():
+        if not (one.path / RECORD_FILE).exists():
+            raise LineageError(
+                f"the {role} {one.record_id} is gone from the store",
+                where=str(one.path),
+                hint="run the same command again: it makes what is missing",
+            )
+
+
+def _may_go_on(error: BaseException) -> bool:
+    """Whether the same state may lead further another time: it was told to stop, or the machine failed."""
+    if isinstance(error, Preempted | InfrastructureError):
+        return True
+    return any(isinstance(each, OSError) and machine_hint(each) is not None for each in (error, error.__cause__))
+
+
+def _leave(error: RufusError) -> None:
+    print(f"error: {error}", flush=True)
+    os._exit(error.exit_code)  # whatever the other threads do
 
 
 def main(path: Path) -> int:
     """Run the job of a document file. A RufusError is left beside it as `error.json`, for whoever started the job."""
-    try:
-        run_job(JobDocument.load(path))
-    except RufusError as error:
+
+    def tell(error: RufusError) -> None:
         told = {"type": type(error).__name__, "what": error.what, "where": error.where, "hint": error.hint}
         (path.parent / "error.json").write_text(json.dumps(told), encoding="utf-8")
+
+    def leave(error: RufusError) -> None:
+        tell(error)
+        _leave(error)
+
+    try:
+        run_job(JobDocument.load(path), leave)
+    except RufusError as error:
+        tell(error)
         print(f"error: {error}", flush=True)
         return error.exit_code
     return 0

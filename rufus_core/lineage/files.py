@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,6 +49,18 @@ def write_whole(path: Path, text: str) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of this file, which is made if need be. A crash lets go of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:  # said, since a child that was forked meanwhile would keep the lock of a file that is only closed
+            fcntl.flock(handle, fcntl.LOCK_UN)
 
 
 def entries(folder: Path) -> list[Path]:

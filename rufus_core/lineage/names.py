@@ -45,6 +45,11 @@ def record_id(name: str, fingerprint: str) -> str:
     return f"{check_name(name)}/{check_fingerprint(fingerprint)[:SHORT]}"
 
 
+def artifact_label(name: str, fingerprint: str) -> str:
+    """A record id as one file name."""
+    return f"{slug(name)}.{check_fingerprint(fingerprint)[:SHORT]}"
+
+
 def split_record_id(text: str) -> tuple[str, str] | None:
     """(name, short fingerprint) of a record id; None for a text of another form."""
     name, _, short = text.rpartition("/")

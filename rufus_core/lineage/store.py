@@ -4,7 +4,8 @@
     attempts/<name>.<fingerprint>.<x>/  what steps are writing now, or were when they died
     replaced/<name>.<fingerprint>.<x>/  artifacts that were found broken and made again
     by-digest/<digest>.<name>.<fp>      empty marks, so that a digest is found without reading every record
-    locks/                              one lock for each artifact that is being replaced
+    leases/<name>.<fp>.json             which job makes an artifact; see `lease`
+    locks/                              one lock for each artifact: of its lease, its attempts and its place
 
 A name's slashes are dots in a folder's name; a fingerprint is cut to 16 digits.
 """
@@ -12,10 +13,7 @@ A name's slashes are dots in a folder's name; a fingerprint is cut to 16 digits.
 from __future__ import annotations
 
 import errno
-import fcntl
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,8 +21,10 @@ from pathlib import Path
 from rufus_core.errors import LineageError
 from rufus_core.lineage.attempt import Attempt, attempts_in, new_attempt
 from rufus_core.lineage.cache import HashCache
+from rufus_core.lineage.crash_points import CrashPoint, pass_by
 from rufus_core.lineage.digest import RECORD_FILE, FileChange, compare_files, digest_tree, hash_file
-from rufus_core.lineage.files import entries, sync, sync_tree, told_plainly, write_whole
+from rufus_core.lineage.files import entries, locked, sync, sync_tree, told_plainly, write_whole
+from rufus_core.lineage.lease import Lease, acquire, lock_file
 from rufus_core.lineage.names import SHORT, check_fingerprint, name_of_slug, slug, split_record_id
 from rufus_core.lineage.record import Draft, Record, dump_record, read_record
 from rufus_core.lineage.resolve import Ref, resolve
@@ -72,6 +72,10 @@ class Store:
         if check and self.changes(record, trust_cache=True):
             return None
         return record
+
+    def has(self, name: str, fingerprint: str) -> bool:
+        """Whether something was published here, intact or not."""
+        return (self._folder(name, fingerprint) / RECORD_FILE).exists()
 
     def get(self, record_id: str) -> Record | None:
         """The record of this id; None where there is none. Raises LineageError if it can't be read."""
@@ -132,6 +136,10 @@ class Store:
 
     # Writing
 
+    def lease(self, name: str, fingerprint: str) -> Lease:
+        """The right to make an artifact, until it is released. Raises LeaseHeld while another job has it."""
+        return acquire(self.root, name, fingerprint)
+
     def attempt(self, name: str, fingerprint: str) -> Attempt:
         """A fresh folder for a step to write into."""
         folder = self.root / "attempts"
@@ -144,17 +152,23 @@ class Store:
         with told_plainly("read the attempts", folder):
             return [attempt for attempt in attempts_in(folder) if not attempt.alive()]
 
-    def publish(self, attempt: Attempt, draft: Draft) -> Record:
+    def publish(self, attempt: Attempt, draft: Draft, lease: Lease | None = None, force: bool = False) -> Record:
         """Make an attempt's files an artifact: whole, or not at all.
 
         If an intact artifact of the same fingerprint is there, it stays and its record is returned. A broken one moves
         to `replaced`, as does an attempt whose result differs from the intact artifact's.
 
+        Args:
+            lease: must be held still at the moment at which the artifact is put in place.
+            force: it is the intact artifact that moves, if the attempt's result differs.
+
         Raises:
+            LeaseLost: it isn't.
             LineageError: the files can't be recorded or stored. The attempt stays where it is.
         """
         target = self._folder(attempt.name, attempt.fingerprint)
         with told_plainly("publish an artifact", attempt.folder):
+            pass_by(CrashPoint.BEFORE_RECORD)
             digest = digest_tree(attempt.folder)
             record = Record(
                 **draft.model_dump(),
@@ -168,25 +182,27 @@ class Store:
             write_whole(attempt.home / RECORD_FILE, dump_record(record))
             (attempt.home / RECORD_FILE).replace(attempt.folder / RECORD_FILE)
             self._mark(record)  # before the artifact: a mark without one is ignored, one without a mark is slow
+            pass_by(CrashPoint.AFTER_RECORD)
             target.parent.mkdir(parents=True, exist_ok=True)
-            if not _moved(attempt.folder, target):
-                record = self._settle(attempt, record, target)
+            with locked(lock_file(self.root, attempt.name, attempt.fingerprint)):
+                if lease is not None:
+                    lease.require()
+                record = self._put(attempt, record, target, force)
+            pass_by(CrashPoint.AFTER_RENAME)
             sync(target.parent)
             sync(target.parent.parent)
         attempt.discard()
         return record
 
-    def _settle(self, attempt: Attempt, record: Record, target: Path) -> Record:
-        """Publish where something stands already."""
-        # Only the holder of the lock moves an artifact away, and only after it saw that it is broken.
-        with self._lock(target):
-            while not _moved(attempt.folder, target):
-                kept = self._intact(target)
-                if kept is not None:
-                    if kept.digest != record.digest:
-                        self._set_aside(attempt.folder, target)
-                    return kept
-                self._set_aside(target, target)
+    def _put(self, attempt: Attempt, record: Record, target: Path, force: bool) -> Record:
+        """Move an attempt's files into place, unless an intact artifact stays there. The lock is held."""
+        while not _moved(attempt.folder, target):
+            kept = self._intact(target)
+            if kept is not None and (kept.digest == record.digest or not force):
+                if kept.digest != record.digest:
+                    self._set_aside(attempt.folder, target)
+                return kept
+            self._set_aside(target, target)
         return record
 
     def _intact(self, folder: Path) -> Record | None:
@@ -205,14 +221,6 @@ class Store:
         folder = self.root / "by-digest"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{record.digest}.{slug(record.name)}.{record.fingerprint[:SHORT]}").touch()
-
-    @contextmanager
-    def _lock(self, target: Path) -> Iterator[None]:
-        folder = self.root / "locks"
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / f"{target.parent.name}.{target.name}").open("w") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # released when the handle closes, also by a crash
-            yield
 
     def _folder(self, name: str, fingerprint: str) -> Path:
         return self.root / "artifacts" / slug(name) / check_fingerprint(fingerprint)[:SHORT]

@@ -1,0 +1,149 @@
+"""Leases: at most one job makes the artifact of a name and fingerprint.
+
+`leases/<name>.<fp>.json` says who holds it, and is changed only under the artifact's lock. The file stays when the lease
+is released: its token only grows, so that a job that lost its lease is known by its old one, however late it wakes up.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from rufus_core.errors import LeaseHeld, LeaseLost, LineageError
+from rufus_core.lineage.files import locked, told_plainly, write_whole
+from rufus_core.lineage.names import artifact_label, record_id
+from rufus_core.lineage.process import ProcessId
+
+EXPIRES_SECONDS = 60.0
+_LOOKS = 20  # at the beat of another host's holder, in the time until its lease expires
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a lease's file says. Nobody holds a lease without an `owner`; `beat` counts its renewals."""
+
+    token: int = 0
+    owner: ProcessId | None = None
+    beat: int = 0
+    expires_seconds: float = EXPIRES_SECONDS
+
+
+class Lease:
+    """The lease of one artifact, held by this process from `acquire` to `release`."""
+
+    def __init__(self, root: Path, name: str, fingerprint: str, holding: Holding) -> None:
+        self.name, self.fingerprint, self.token = name, fingerprint, holding.token
+        self.expires_seconds = holding.expires_seconds
+        self._owner = holding.owner
+        self._id = record_id(name, fingerprint)
+        self._file, self._lock = lease_file(root, name, fingerprint), lock_file(root, name, fingerprint)
+
+    def renew(self) -> None:
+        """Count a beat. Raises LeaseLost, and LineageError where the file can't be written."""
+        with told_plainly("renew a lease", self._file), locked(self._lock):
+            holding = self.require()
+            _write(self._file, replace(holding, beat=holding.beat + 1))
+
+    def require(self) -> Holding:
+        """What the file says. Raises LeaseLost if another job took the lease. Whoever acts on it holds the lock."""
+        holding = read_holding(self._file)
+        if (holding.token, holding.owner) != (self.token, self._owner):
+            raise LeaseLost(
+                f"this job lost its lease to {holding.owner or 'a later job'}: it stops and publishes nothing",
+                where=self._id,
+                hint="the later job makes the artifact; run the same command again to wait for it",
+            )
+        return holding
+
+    def release(self) -> None:
+        """Let others have it; nothing if it was lost."""
+        with told_plainly("release a lease", self._file), locked(self._lock):
+            holding = read_holding(self._file)
+            if (holding.token, holding.owner) == (self.token, self._owner):
+                _write(self._file, replace(holding, owner=None))
+
+    @contextmanager
+    def renewed(self, lost: Callable[[LeaseLost], None]) -> Iterator[None]:
+        """Within, a thread counts a beat every third of the expiry, and calls `lost` once if the lease was lost."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(self.expires_seconds / 3):
+                try:
+                    self.renew()
+                except LeaseLost as error:
+                    lost(error)
+                    return
+                except LineageError as error:  # a full disk, say: publishing asks for the lease again
+                    print(f"warning: {error}", flush=True)
+
+        thread = threading.Thread(target=beat, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+
+def acquire(root: Path, name: str, fingerprint: str, expires_seconds: float | None = None) -> Lease:
+    """Take the lease of an artifact in the store at `root`.
+
+    A holder on this host is judged by its process. One of another host is dead if its beat doesn't change for the time
+    that its lease says, on this process's own clock: the call waits that long at most.
+
+    Raises:
+        LeaseHeld: its holder lives.
+        LineageError: the lease can't be read or written.
+    """
+    file, lock = lease_file(root, name, fingerprint), lock_file(root, name, fingerprint)
+    seen: Holding | None = None
+    began = 0.0
+    while True:
+        with told_plainly("take a lease", file), locked(lock):
+            holding = read_holding(file)
+            owner = holding.owner
+            expired = holding == seen and time.monotonic() - began >= holding.expires_seconds
+            if owner is None or owner.gone() or expired:
+                taken = Holding(holding.token + 1, ProcessId.mine(), 0, expires_seconds or EXPIRES_SECONDS)
+                file.parent.mkdir(parents=True, exist_ok=True)
+                _write(file, taken)
+                return Lease(root, name, fingerprint, taken)
+        if owner.here() or (seen is not None and holding != seen):
+            raise LeaseHeld(
+                f"a job of process {owner.pid} on {owner.host} is making it", where=record_id(name, fingerprint)
+            )
+        if seen is None:
+            seen, began = holding, time.monotonic()
+        time.sleep(holding.expires_seconds / _LOOKS)
+
+
+def read_holding(file: Path) -> Holding:
+    """Raises LineageError where the file is there and says nothing sensible."""
+    try:
+        told = json.loads(file.read_bytes())
+        owner = told["owner"] and ProcessId(**told["owner"])
+        return Holding(int(told["token"]), owner, int(told["beat"]), float(told["expires_seconds"]))
+    except FileNotFoundError:
+        return Holding()
+    except (ValueError, TypeError, KeyError) as error:
+        raise LineageError(
+            "this lease can't be read", where=str(file), hint="when no run uses the store, delete that file"
+        ) from error
+
+
+def lease_file(root: Path, name: str, fingerprint: str) -> Path:
+    return root / "leases" / f"{artifact_label(name, fingerprint)}.json"
+
+
+def lock_file(root: Path, name: str, fingerprint: str) -> Path:
+    return root / "locks" / artifact_label(name, fingerprint)
+
+
+def _write(file: Path, holding: Holding) -> None:
+    write_whole(file, json.dumps(asdict(holding)) + "\n")
