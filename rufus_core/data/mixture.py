@@ -22,6 +22,25 @@ def epoch_order(num_items: int, seed: int, epoch: int) -> list[int]:
     return order
 
 
+class EndlessOrder:
+    """Indices of `num_items` items without end, epoch after epoch; the first `taken` of them were taken before."""
+
+    def __init__(self, num_items: int, seed: int, taken: int = 0) -> None:
+        self._num_items, self._seed, self.taken = num_items, seed, taken
+        self._epoch, self._order = -1, list[int]()
+
+    def take(self, count: int) -> list[int]:
+        indices: list[int] = []
+        while len(indices) < count:
+            epoch, start = divmod(self.taken, self._num_items)
+            if epoch != self._epoch:
+                self._epoch, self._order = epoch, epoch_order(self._num_items, self._seed, epoch)
+            part = self._order[start : start + count - len(indices)]
+            indices += part
+            self.taken += len(part)
+        return indices
+
+
 def mix(sources: Mapping[str, Sequence[Item]], counts: Mapping[str, int | None], seed: int) -> list[Item]:
     """Take `counts[name]` items of each source (None or absent: all of it), chosen by seed; sources keep their order.
 

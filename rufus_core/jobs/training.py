@@ -3,42 +3,67 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 
 from pydantic import TypeAdapter
 
+from rufus_core.errors import LineageError
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_examples, load_problems
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.settings import RLStage, SFTStage, StageSettings
 from rufus_core.stages import STAGES
 from rufus_core.stages.stage import GymContext
-from rufus_core.training.reporter import Reporter
+from rufus_core.training.reporter import Reporter, reported
 from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
+from rufus_core.training.state import TrainingState
 from rufus_core.types import Json, Trajectory
 
+_METRICS = "metrics.jsonl"
 _ROLLOUTS_KEPT = 8  # trajectories of each step that are kept for reading
 
 
 def train_stage(job: Job) -> Outcome:
+    """Train from the parent's weights, or go on from the state that a dead job left.
+
+    Raises:
+        Preempted: SIGTERM arrived; the step in progress was ended and the state saved.
+    """
     job.use_threads()
     stage = stage_settings(job)
-    policy = load_policy(job.input("parent"))
     assert stage.run.steps is not None
 
     def save(step: int) -> None:
         policy.save(job.output / "checkpoints" / f"step-{step}")
 
-    with Reporter(job.output / "metrics.jsonl", stage.run.steps) as kept, job.report(stage.run.steps) as shown:
-        sink = _Both(kept, shown)
+    with ExitStack() as stack:
+        state = _state(job, stage.run.steps, stack.enter_context(job.stoppable()))
+        policy = load_policy(job.input("parent"))
+        shown = stack.enter_context(job.report(stage.run.steps))
+        for step, metrics in reported(job.output / _METRICS):  # what was kept is told again to whoever watches
+            shown.log(step, metrics)
+        sink = _Both(stack.enter_context(Reporter(job.output / _METRICS, stage.run.steps)), shown)
         if isinstance(stage, SFTStage):
             examples = load_examples(job.input("problems") / "examples.jsonl")
             ids = policy.chat.example_ids([(e.messages, e.supervise, e.tools) for e in examples])
-            train_sft(policy, ids, stage, job.document.seed, sink, save)
+            train_sft(policy, ids, stage, job.document.seed, sink, save, state)
         else:
-            _train_rl(job, stage, policy, sink, save)
+            _train_rl(job, stage, policy, sink, save, state)
     return Outcome({k: v for k, v in sink.last.items() if not k.endswith("seconds")}, step=stage.run.steps)
+
+
+def _state(job: Job, steps: int, stop: threading.Event) -> TrainingState:
+    """The state to go on from. One that can't be used is told in the job's log, and the training starts anew."""
+    state = TrainingState(job.state, job.output, job.document.fingerprint, steps, stop)
+    try:
+        state.take_up()
+    except LineageError as error:
+        print(f"warning: {error}; this training starts anew", flush=True)
+        state.discard()
+    return state
 
 
 def stage_settings(job: Job) -> SFTStage | RLStage:
@@ -52,7 +77,9 @@ def stage_settings(job: Job) -> SFTStage | RLStage:
     return adapter.validate_python({**rest, **settings, **data})
 
 
-def _train_rl(job: Job, stage: RLStage, policy: Policy, sink: _Both, save: Callable[[int], None]) -> None:
+def _train_rl(
+    job: Job, stage: RLStage, policy: Policy, sink: _Both, save: Callable[[int], None], state: TrainingState
+) -> None:
     assert job.document.stage is not None
     reward_model = job.input("reward_model") if "reward_model" in job.document.inputs else None
     context = GymContext(
@@ -64,16 +91,17 @@ def _train_rl(job: Job, stage: RLStage, policy: Policy, sink: _Both, save: Calla
     )
     problems = load_problems(job.input("problems"), "train")
     with (
-        (job.output / "rollouts.jsonl").open("w", encoding="utf-8") as file,
+        (job.output / "rollouts.jsonl").open("a", encoding="utf-8") as file,
         STAGES[job.document.stage].open_gym(context) as gym,
     ):
 
         def keep(step: int, trajectories: Sequence[Trajectory]) -> None:
             for trajectory in trajectories[:_ROLLOUTS_KEPT]:
                 file.write(json.dumps(_readable(step, trajectory), ensure_ascii=False) + "\n")
+            file.flush()  # before the state notes the file's size
 
         workers = job.execution.rollout_workers
-        train_rl(policy, problems, gym, stage, job.document.seed, sink, save, keep, workers)
+        train_rl(policy, problems, gym, stage, job.document.seed, sink, save, keep, workers, state)
 
 
 def _readable(step: int, trajectory: Trajectory) -> dict[str, object]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from rufus_core.algorithms.advantages import group_advantages
 from rufus_core.algorithms.sampling import in_window
 from rufus_core.algorithms.shaping import shortest_correct_penalty
-from rufus_core.data.mixture import epoch_order
+from rufus_core.data.mixture import EndlessOrder
 from rufus_core.errors import DataError
 from rufus_core.rewards.preference import over_length_penalty
 from rufus_core.settings import AlgorithmSettings, DynamicSamplingSettings, LengthPenaltySettings
@@ -25,24 +25,23 @@ _MAX_ROUNDS = 3  # where no window says how often a short batch is refilled
 class ProblemStream:
     """Problems without end: epoch after epoch, each in an order that depends on the seed and the epoch alone.
 
+    The first `taken` of them were taken before.
+
     Raises:
         DataError: there is no problem.
     """
 
-    def __init__(self, problems: Sequence[Problem], seed: int) -> None:
+    def __init__(self, problems: Sequence[Problem], seed: int, taken: int = 0) -> None:
         if not problems:
             raise DataError("there is no problem to train on")
-        self._problems, self._seed = problems, seed
-        self._orders = self._endless()
+        self._problems, self._order = problems, EndlessOrder(len(problems), seed, taken)
 
-    def _endless(self) -> Iterator[int]:
-        epoch = 0
-        while True:
-            yield from epoch_order(len(self._problems), self._seed, epoch)
-            epoch += 1
+    @property
+    def taken(self) -> int:
+        return self._order.taken
 
     def take(self, count: int) -> list[Problem]:
-        return [self._problems[next(self._orders)] for _ in range(count)]
+        return [self._problems[index] for index in self._order.take(count)]
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,6 +36,13 @@ class Reporter:
             line["time"] = time.time()
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
+
+
+def reported(path: Path) -> Iterator[tuple[int, dict[str, float]]]:
+    """Step and metrics of each line that a Reporter wrote; nothing where there is no file."""
+    if path.exists():
+        for line in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
+            yield line["step"], {name: float(value) for name, value in line["metrics"].items()}
 
 
 def _written(value: float) -> float | str:

@@ -23,6 +23,7 @@ from rufus_core.settings import AlgorithmSettings, RLStage
 from rufus_core.training.collect import Counts, ProblemStream, Rollout, advantages_of, collect, shape_rewards
 from rufus_core.training.forward import PackedBatch, TokenSequence, micro_batches, token_logprobs
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
+from rufus_core.training.state import UNKEPT, Position, Unkept
 from rufus_core.types import Problem, Trajectory
 
 _MICRO_BATCH_TOKENS = 8192
@@ -58,29 +59,32 @@ def train_rl(
     save: Callable[[int], None],
     keep_rollouts: Callable[[int, Sequence[Trajectory]], None],
     workers: int,
+    state: Unkept = UNKEPT,
 ) -> None:
-    """Train in place. `save(step)` is called at every checkpoint interval and at the end.
+    """Train in place, from where `state` is. `save(step)` is called at every checkpoint interval and at the end.
 
     The rollout engine shares the trainer's weights, so every step rolls out the newest policy (synchronous, colocated).
     Problems whose prompt leaves no room for an answer are left out; the metric `problems_without_room` counts them.
 
     Raises:
         DataError: there is no problem, or none fits.
+        Preempted: `state` was told to stop.
     """
     steps = stage.run.steps
     assert steps is not None
     engine = EmbeddedEngine(policy.model, policy.chat.tokenizer.pad_token_id)
     starts = [1, *(phase.from_step for phase in stage.phases)]
     needs_reference = any(at_step(stage, step).algorithm.kl_coef for step in starts)
-    reference = copy.deepcopy(policy.model).eval() if needs_reference else None
-    optimizer = make_optimizer(policy.model, stage.optimizer)
+    reference = copy.deepcopy(policy.model).eval() if needs_reference else None  # the parent, before it is trained
+    optimizer = make_optimizer(policy.model.train(), stage.optimizer)
+    begun = state.begin(policy.model, optimizer)
     room = limits_of(stage, policy.context_length, training=True).trajectory_tokens
     fitting = [p for p in problems if len(policy.chat.prompt_ids(p.prompt, p.tools)) < room]
     if problems and not fitting:
         raise DataError(f"no prompt leaves room for an answer within {room} tokens", hint="give shorter problems")
-    stream = ProblemStream(fitting, seed)
-    num_updates = 0
-    for step in range(1, steps + 1):
+    stream = ProblemStream(fitting, seed, begun.taken)
+    num_updates = begun.updates
+    for step in range(begun.step + 1, steps + 1):
         now = at_step(stage, step)
         limits = limits_of(now, policy.context_length, training=True)
         engine.weight_version = str(step - 1)
@@ -112,8 +116,10 @@ def train_rl(
         sink.log(step, metrics)
         keep_rollouts(step, issued)
         interval = stage.run.checkpoint_interval_steps
-        if step == steps or (interval and step % interval == 0):
+        candidate = step == steps or bool(interval and step % interval == 0)
+        if candidate:
             save(step)
+        state.end_step(Position(step, stream.taken, num_updates), candidate)
     policy.model.eval()
 
 

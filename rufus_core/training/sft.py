@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import torch
 
 from rufus_core.algorithms.schedules import learning_rate
 from rufus_core.data.chat import MaskedIds
-from rufus_core.data.mixture import epoch_order
+from rufus_core.data.mixture import EndlessOrder
 from rufus_core.errors import DataError
 from rufus_core.ports import MetricSink
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import SFTStage
 from rufus_core.training.forward import TokenSequence, micro_batches, trained_logits
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
+from rufus_core.training.state import UNKEPT, Position, Unkept
 
 _MICRO_BATCH_TOKENS = 8192
 
@@ -26,14 +28,16 @@ def train_sft(
     seed: int,
     sink: MetricSink,
     save: Callable[[int], None],
+    state: Unkept = UNKEPT,
 ) -> None:
-    """Train in place. `save(step)` is called at every checkpoint interval and at the end.
+    """Train in place, from where `state` is. `save(step)` is called at every checkpoint interval and at the end.
 
     The loss of a step is the mean over all its assistant tokens, however the batch is cut (SFT-06). A batch without
     such a token takes no optimizer step and is counted as `skipped_updates`.
 
     Raises:
         DataError: there is no example.
+        Preempted: `state` was told to stop.
     """
     if not examples:
         raise DataError("there is no example to train on")
@@ -41,14 +45,10 @@ def train_sft(
     assert steps is not None
     model = policy.model.train()
     optimizer = make_optimizer(model, stage.optimizer)
-    order: list[int] = []
-    epoch = 0
-    for step in range(1, steps + 1):
-        while len(order) < size:
-            order += epoch_order(len(examples), seed, epoch)
-            epoch += 1
-        chosen, order = order[:size], order[size:]
-        batch = [TokenSequence(i, examples[i].token_ids, examples[i].loss_mask) for i in chosen]
+    begun = state.begin(model, optimizer)
+    order = EndlessOrder(len(examples), seed, begun.taken)
+    for step in range(begun.step + 1, steps + 1):
+        batch = [TokenSequence(i, examples[i].token_ids, examples[i].loss_mask) for i in order.take(size)]
         num_tokens = sum(sum(s.mask[1:]) for s in batch)
         loss_sum = norm = 0.0
         for micro in micro_batches(batch, _MICRO_BATCH_TOKENS):
@@ -59,9 +59,12 @@ def train_sft(
         rate = learning_rate(step, steps, stage.optimizer)
         if num_tokens:
             norm = optimizer_step(model, optimizer, rate, stage.optimizer.grad_clip)
+        epoch = math.ceil(order.taken / len(examples))
         metrics = {"loss": loss_sum, "grad_norm": norm, "lr": rate, "tokens": float(num_tokens), "epoch": float(epoch)}
         sink.log(step, metrics | {"skipped_updates": float(num_tokens == 0)})
         interval = stage.run.checkpoint_interval_steps
-        if step == steps or (interval and step % interval == 0):
+        candidate = step == steps or bool(interval and step % interval == 0)
+        if candidate:
             save(step)
+        state.end_step(Position(step, order.taken, step), candidate)
     model.eval()

@@ -1,0 +1,186 @@
+"""Training jobs that are killed or told to stop, and go on: what they leave is what an undisturbed one leaves."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rufus_core.errors import Preempted
+from rufus_core.jobs.document import JobDocument
+from rufus_core.jobs.job import Job
+from rufus_core.jobs.training import train_stage
+from rufus_core.settings import ExecutionSettings
+from rufus_core.training.reporter import Reporter
+from tests.jobs.miniature import Runner, short_chain
+
+STEPS = 5
+_RUN = {"steps": STEPS, "checkpoint_interval_steps": 2}
+_PHASES = [{"from_step": 3, "prompts_per_rollout": 1, "kl_coef": 0.5}, {"from_step": 4, "response_budget_tokens": 6}]
+RL = [
+    f"stages.rlhf.run={json.dumps(_RUN)}",
+    "stages.rlhf.rollout.opt_steps_per_rollout=2",
+    f"stages.rlhf.phases={json.dumps(_PHASES)}",
+    "stages.rlhf.dynamic_sampling={low_exclusive: -9.0, oversample_factor: 2.0}",
+]
+STAGES = ("sft", "rlhf")
+
+_processes = multiprocessing.get_context("forkserver")
+_processes.set_forkserver_preload(["tests.jobs.test_resume", "rufus_core.jobs.run"])
+
+
+@dataclass(frozen=True)
+class _Doomed(Job):
+    """Gets a signal when a step is reported: its metrics are written, its candidate and its state are not."""
+
+    at_step: int = 0
+    signal: int = 0
+
+    def report(self, total: int) -> Reporter:
+        return _Fatal(self.document.progress, total, self.at_step, self.signal)
+
+
+class _Fatal(Reporter):
+    def __init__(self, path: Path, total: int, at_step: int, number: int) -> None:
+        super().__init__(path, total)
+        self._at_step, self._number = at_step, number
+
+    def log(self, step: int, metrics: Mapping[str, float], timed: bool = True) -> None:
+        super().log(step, metrics, timed)
+        if step == self._at_step:
+            os.kill(os.getpid(), self._number)
+
+
+@dataclass(frozen=True)
+class Training:
+    """One training over all its lives, each in a process of its own."""
+
+    document: JobDocument
+    folder: Path
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "output"
+
+    @property
+    def state(self) -> Path:
+        return self.folder / "state"
+
+    def life(self, at_step: int = 0, number: int = 0) -> int | None:
+        """Carry the job out, with a signal at a step. Returns the exit code, negative for a signal that killed it."""
+        for folder in (self.output, self.state):
+            folder.mkdir(parents=True, exist_ok=True)
+        self.document.progress.unlink(missing_ok=True)
+        process = _processes.Process(target=_live, args=(self, at_step, number))
+        process.start()
+        process.join()
+        return process.exitcode
+
+    def bytes(self) -> dict[str, bytes]:
+        files = (path for path in self.output.rglob("*") if path.is_file())
+        return {str(path.relative_to(self.output)): path.read_bytes() for path in files}
+
+    def told(self) -> list[tuple[int, dict[str, Any]]]:
+        """Step and metrics of each line that the last life told whoever watched, without what the clock said."""
+        lines = map(json.loads, self.document.progress.read_text().splitlines())
+        return [(x["step"], {k: v for k, v in x["metrics"].items() if not k.endswith("seconds")}) for x in lines]
+
+    def log(self) -> str:
+        return (self.folder / "job.log").read_text()
+
+
+def _live(training: Training, at_step: int, number: int) -> None:
+    sys.stdout = (training.folder / "job.log").open("w")
+    execution = ExecutionSettings.model_validate(training.document.placement)
+    job = _Doomed(training.document, training.output, training.state, execution, at_step, number)
+    try:
+        outcome = train_stage(job)
+    except Preempted as error:
+        print(error, flush=True)
+        sys.exit(error.exit_code)
+    (training.folder / "outcome.json").write_text(json.dumps([outcome.step, outcome.metrics]))
+
+
+@pytest.fixture(scope="module")
+def documents(home: Path) -> dict[str, JobDocument]:
+    runner = Runner(home, short_chain(f"stages.sft.run={json.dumps(_RUN)}", *RL))
+    return {stage: runner.document(f"stages/{stage}/train") for stage in STAGES}
+
+
+@pytest.fixture(scope="module")
+def start(documents: dict[str, JobDocument]) -> Callable[[str, Path], Training]:
+    return lambda stage, folder: Training(
+        documents[stage].model_copy(update={"progress": folder / "progress.jsonl"}), folder
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(
+    start: Callable[[str, Path], Training], tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, Training]:
+    trainings = {stage: start(stage, tmp_path_factory.mktemp(stage)) for stage in STAGES}
+    assert {training.life() for training in trainings.values()} == {0}
+    return trainings
+
+
+def _same(one: Training, other: Training) -> None:
+    assert one.bytes() == other.bytes()
+    assert one.told() == other.told()
+    assert [step for step, _ in one.told()] == list(range(1, STEPS + 1))
+    assert (one.folder / "outcome.json").read_text() == (other.folder / "outcome.json").read_text()
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_job_that_is_killed_and_killed_again_goes_on(
+    stage: str, undisturbed: dict[str, Training], start: Callable[[str, Path], Training], tmp_path: Path
+) -> None:
+    training = start(stage, tmp_path)
+    for step in (1, 2, 4, 5):  # before there is a state; before and after candidates; in the last step
+        assert training.life(step, signal.SIGKILL) == -signal.SIGKILL
+        assert any(training.state.glob("step-*")) == (step > 1)
+    assert training.life() == 0
+    _same(training, undisturbed[stage])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_job_that_is_told_to_stop_ends_its_step_and_goes_on_after_it(
+    stage: str, undisturbed: dict[str, Training], start: Callable[[str, Path], Training], tmp_path: Path
+) -> None:
+    training = start(stage, tmp_path)
+    for step in (1, 3):
+        assert training.life(step, signal.SIGTERM) == Preempted.exit_code == 143
+        assert [path.name for path in training.state.iterdir()] == [f"step-{step}"]
+        assert training.log() == f"stopped after step {step} of 5 (the next run goes on there)\n"
+    assert training.life() == 0
+    _same(training, undisturbed[stage])
+
+
+def test_a_stop_in_the_last_step_comes_too_late(
+    undisturbed: dict[str, Training], start: Callable[[str, Path], Training], tmp_path: Path
+) -> None:
+    training = start("sft", tmp_path)
+    assert training.life(STEPS, signal.SIGTERM) == 0
+    _same(training, undisturbed["sft"])
+
+
+def test_a_broken_state_is_told_in_the_log_and_the_job_starts_anew(
+    undisturbed: dict[str, Training], start: Callable[[str, Path], Training], tmp_path: Path
+) -> None:
+    training = start("sft", tmp_path)
+    training.life(2, signal.SIGTERM)
+    tensors = training.state / "step-2" / "state.safetensors"
+    os.truncate(tensors, 1000)
+    assert training.life() == 0
+    _same(training, undisturbed["sft"])
+    assert training.log() == (
+        f"warning: {tensors.parent}: the tensors of this training state were altered after they were written; "
+        "this training starts anew\n"
+    )
