@@ -14,6 +14,8 @@ from rufus_core.lineage.canonical import canonical_json
 from rufus_core.types import Frozen
 
 RECORD_FILE = "record.json"
+COLLECTED_FILE = "collected.json"
+_BESIDE = (RECORD_FILE, COLLECTED_FILE)
 
 
 class FileEntry(Frozen):
@@ -45,7 +47,8 @@ def hash_file(path: Path) -> FileEntry:
 def digest_tree(folder: Path, hasher: FileHasher = hash_file) -> Digest:
     """Digest of a folder: SHA-256 over the sorted (path, size, SHA-256) of its files.
 
-    The record at the folder's top is left out, for it is written last and holds the digest. Empty folders don't
+    The record at the folder's top is left out, for it is written last and holds the digest, and so is the note of what
+    was collected. Empty folders don't
     count. A link inside the folder counts as the file or folder it points to, so a copy without links is equal.
 
     Raises:
@@ -54,7 +57,7 @@ def digest_tree(folder: Path, hasher: FileHasher = hash_file) -> Digest:
         OSError: a file can't be read.
     """
     root = folder.resolve(strict=True)
-    files = {path: hasher(root / path) for path in sorted(_paths(root, root, (root,))) if path != RECORD_FILE}
+    files = {path: hasher(root / path) for path in sorted(_paths(root, root, (root,))) if path not in _BESIDE}
     return Digest(digest_files(files), files)
 
 

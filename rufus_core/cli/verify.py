@@ -1,0 +1,81 @@
+"""`rufus verify`: whether everything still is what its record says."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rufus_core.cli.output import console, print_json
+from rufus_core.lineage.home import rufus_home, store_root
+from rufus_core.lineage.record import Record
+from rufus_core.lineage.store import Store
+from rufus_core.lineage.verify import StoreCheck, num_bytes, verify_store
+from rufus_core.ports import PagesCheck
+
+
+def verify(
+    artifacts: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[ARTIFACT]...", help="Stages, digests or names; by default the whole store."),
+    ] = None,
+    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    prefect: Annotated[bool, typer.Option(help="Ask Prefect too, which starts its server for some seconds.")] = True,
+    json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
+) -> None:
+    """Compare every record with its bytes, inputs and data files, and with what MLflow and Prefect show.
+
+    Each difference is one line, with the command to type next. Exits with 1 if there is one.
+    """
+    from rufus_core.cli.orchestration import load_orchestrator
+
+    place = rufus_home(home)
+    store = Store(store_root(place))
+    chosen = [store.resolve(text).record for text in artifacts] if artifacts else None
+    checked = _hash(store, chosen)
+    only = None if chosen is None else {record.id for record in chosen}
+    pages = load_orchestrator().verify_pages(place, only, prefect and place.exists())
+    _tell(checked, pages, json_)
+    if checked.differences or pages.differences:
+        raise typer.Exit(1)
+
+
+def _hash(store: Store, chosen: Sequence[Record] | None) -> StoreCheck:
+    """Verify the store, with a bar of bytes on a terminal."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+    err = Console(stderr=True)
+    columns = (TextColumn("hashing"), BarColumn(bar_width=24), DownloadColumn(), TimeRemainingColumn(compact=True))
+    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
+        bar = progress.add_task("", total=sum(map(num_bytes, store.records() if chosen is None else chosen)))
+        return verify_store(store, chosen, lambda record: progress.advance(bar, num_bytes(record)))
+
+
+def _tell(checked: StoreCheck, pages: PagesCheck, as_json: bool) -> None:
+    differences = [*checked.differences, *pages.differences]
+    if as_json:
+        print_json(
+            {
+                "artifacts": checked.num_artifacts,
+                "collected": checked.num_collected,
+                "bytes": checked.num_bytes,
+                "differences": [asdict(each) for each in differences],
+                "not_checked": list(pages.not_checked),
+            }
+        )
+        return
+    out = console()
+    for each in differences:
+        out.print(str(each), markup=False, soft_wrap=True)
+    gone = f" ({checked.num_collected} collected in part or whole)" if checked.num_collected else ""
+    out.print(
+        f"{checked.num_artifacts} artifacts{gone}, {checked.num_bytes / 1e6:,.1f} MB compared with their records",
+        markup=False,
+    )
+    for what in pages.not_checked:
+        out.print(f"not checked: {what}", markup=False)
+    out.print("nothing differs" if not differences else f"{len(differences)} differ", markup=False)

@@ -1,0 +1,146 @@
+"""Verify: every record against its bytes, its spelling, its inputs and the data files that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rufus_core.errors import LineageError
+from rufus_core.lineage.collected import unexplained
+from rufus_core.lineage.digest import COLLECTED_FILE, RECORD_FILE, FileChange, digest_files, hash_file
+from rufus_core.lineage.external import find_external
+from rufus_core.lineage.files import entries, told_plainly
+from rufus_core.lineage.provenance import diff_file
+from rufus_core.lineage.record import ExternalFile, Record, is_as_written
+from rufus_core.lineage.store import Store
+from rufus_core.ports import Difference
+
+AGAIN = "rufus run"  # the command that made an artifact also makes it again
+MAX_NAMED = 3  # files named in one line
+_KEEPS_DIFFS = 2  # the schema version since which a store holds the diffs that its records name
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCheck:
+    """What was compared, and each thing that isn't what its record says."""
+
+    num_artifacts: int
+    num_collected: int
+    num_bytes: int
+    differences: tuple[Difference, ...]
+
+
+def verify_store(
+    store: Store, records: Sequence[Record] | None = None, done: Callable[[Record], None] = lambda _: None
+) -> StoreCheck:
+    """Compare artifacts with their records; nothing is trusted, every byte is hashed.
+
+    Args:
+        records: those to compare; by default the whole store, where a folder without a record is a difference too.
+        done: called after each record.
+    """
+    differences: list[Difference] = []
+    if records is None:
+        listing = store.listing()
+        records = listing.records
+        differences += [_unreadable(fault) for fault in listing.faults]
+        differences += _without_record(store)
+    num_collected = 0
+    told: set[ExternalFile] = set()
+    for record in records:
+        collected, found = _artifact(store, record)
+        num_collected += collected
+        differences += [*found, *_inputs(store, record), *_diff(store, record)]
+        for file in record.external.values():
+            if file not in told:
+                told.add(file)
+                differences += _data_file(file)
+        done(record)
+    return StoreCheck(len(records), num_collected, sum(map(num_bytes, records)), tuple(differences))
+
+
+def num_bytes(record: Record) -> int:
+    return sum(entry.size for entry in record.files.values())
+
+
+def named(changes: Sequence[FileChange]) -> str:
+    """Some changed files in one line."""
+    files = ", ".join(f"{change.path} {change.change}" for change in changes[:MAX_NAMED])
+    return f"{files} and {len(changes) - MAX_NAMED} more" if len(changes) > MAX_NAMED else files
+
+
+def _artifact(store: Store, record: Record) -> tuple[bool, list[Difference]]:
+    """Whether some of it was collected; what differs."""
+    folder = store.path(record)
+    try:
+        changes = store.changes(record)
+        open_changes = unexplained(folder, changes)
+    except LineageError as error:
+        return False, [_unreadable(error)]
+    found = []
+    if open_changes:
+        found.append(Difference(record.id, f"differs from its record: {named(open_changes)}", AGAIN))
+    if digest_files(record.files) != record.digest:
+        found.append(Difference(record.id, "its digest isn't that of the files it lists", AGAIN))
+    for name in (RECORD_FILE, COLLECTED_FILE):
+        with told_plainly("read this artifact", folder):
+            if (folder / name).exists() and not is_as_written(folder / name):
+                found.append(Difference(record.id, f"{name} has other bytes than were written", AGAIN))
+    return len(changes) > len(open_changes), found
+
+
+def _inputs(store: Store, record: Record) -> Iterator[Difference]:
+    for role, source in record.inputs.items():
+        try:
+            parent = store.get(source.record_id)
+        except LineageError:
+            continue  # told as a record of its own, where the whole store is compared
+        if parent is None:
+            yield Difference(record.id, f"its {role} {source.record_id} is not in the store", AGAIN)
+        elif parent.digest != source.digest:
+            what = f"was made from {source.record_id} with digest {source.digest[:12]}, now {parent.digest[:12]}"
+            yield Difference(record.id, what, f"rufus trace {record.id}")
+
+
+def _data_file(file: ExternalFile) -> Iterator[Difference]:
+    next_command = f"rufus impact {file.path}"
+    place = find_external(file)
+    if place is None:
+        yield Difference(file.path, "this data file is gone", next_command)
+        return
+    try:
+        found = hash_file(place)
+    except OSError as error:
+        yield Difference(file.path, f"can't read this data file: {error.strerror}", next_command)
+        return
+    if found.sha256 != file.sha256:
+        yield Difference(file.path, "this data file changed since it was read", next_command)
+
+
+def _diff(store: Store, record: Record) -> Iterator[Difference]:
+    sha256 = record.provenance.dirty_diff_sha256
+    if sha256 is None or record.schema_version < _KEEPS_DIFFS:
+        return
+    file = diff_file(store.root, sha256)
+    try:
+        state = "" if hash_file(file).sha256 == sha256 else "were altered"
+    except OSError:
+        state = "are gone"
+    if state:
+        what = f"the uncommitted changes it was made with {state}: {file.name}"
+        yield Difference(record.id, what, f"rufus trace {record.id}")
+
+
+def _without_record(store: Store) -> Iterator[Difference]:
+    with told_plainly("read the store", store.root):
+        for name in entries(store.root / "artifacts"):
+            for folder in entries(name):
+                if not (folder / RECORD_FILE).exists():
+                    yield Difference(str(folder), "there is no record here", f"mv {folder} elsewhere; {AGAIN}")
+
+
+def _unreadable(error: LineageError) -> Difference:
+    place = error.where or ""
+    folder = Path(place).parent if Path(place).name in (RECORD_FILE, COLLECTED_FILE) else Path(place)
+    return Difference(place, error.what, error.hint or f"move {folder} out of the store, then {AGAIN}")
