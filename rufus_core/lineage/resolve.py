@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rufus_core.errors import LineageError
 from rufus_core.lineage.names import is_hex, split_record_id
+from rufus_core.lineage.newest import newest_first
 from rufus_core.lineage.record import Record
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _STEP_FILE = re.compile(r"checkpoints/step-(\d+)/")
 class Ref:
     """An artifact, or a folder inside it (a step of a training run).
 
-    `warnings` are records beside it that can't be read, so that it may not be the newest.
+    `warnings` are records that can't be read and may be newer.
     """
 
     record: Record
@@ -84,23 +85,29 @@ def _whole(store: Store, record: Record, warnings: tuple[str, ...] = ()) -> Ref:
 
 
 def _newest(store: Store, name: str) -> Ref:
-    listing = store.listing(name)
-    if not listing.records:
-        raise listing.faults[0] if listing.faults else LineageError(f"{name} has no record", where=str(store.root))
-    return _whole(store, listing.records[-1], tuple(str(fault) for fault in listing.faults))
+    faults: list[LineageError] = []
+    for each in newest_first(store, name):
+        if isinstance(each, Record):
+            return _whole(store, each, tuple(map(str, faults)))
+        faults.append(each)
+    raise faults[0] if faults else LineageError(f"{name} has no record", where=str(store.root))
 
 
 def _step(store: Store, stage: str, step: int) -> Ref:
-    listing = store.listing(training_name(stage))
-    warnings = tuple(str(fault) for fault in listing.faults)
-    for record in reversed(listing.records):
-        if step in steps_of(record):
+    faults: list[LineageError] = []
+    trained = False
+    for each in newest_first(store, training_name(stage)):
+        if isinstance(each, LineageError):
+            faults.append(each)
+        elif step in steps_of(each):
             subfolder = f"checkpoints/step-{step}"
-            return Ref(record, store.path(record) / subfolder, subfolder, step, warnings)
-    if listing.records:
+            return Ref(each, store.path(each) / subfolder, subfolder, step, tuple(map(str, faults)))
+        else:
+            trained = True
+    if trained:
         raise LineageError(f"{stage} kept no weights of step {step}", hint=_steps_hint(store, stage))
-    if listing.faults:
-        raise listing.faults[0]
+    if faults:
+        raise faults[0]
     raise _unknown(store, stage, store.names())
 
 

@@ -4,6 +4,7 @@
     attempts/<name>.<fingerprint>.<x>/  what steps are writing now, or were when they died
     replaced/<name>.<fingerprint>.<x>/  artifacts that were found broken and made again
     by-digest/<digest>.<name>.<fp>      empty marks, so that a digest is found without reading every record
+    by-name/<name>/<published>.<fp>     empty marks, so that the newest is; see `newest`
     leases/<name>.<fp>.json             which job makes an artifact; see `lease`
     locks/                              one lock for each artifact: of its lease, its attempts and its place
 
@@ -26,6 +27,7 @@ from rufus_core.lineage.digest import RECORD_FILE, FileChange, compare_files, di
 from rufus_core.lineage.files import entries, locked, sync, sync_tree, told_plainly, write_whole
 from rufus_core.lineage.lease import Lease, acquire, lock_file
 from rufus_core.lineage.names import SHORT, check_fingerprint, name_of_slug, slug, split_record_id
+from rufus_core.lineage.newest import mark_published
 from rufus_core.lineage.record import Draft, Record, dump_record, read_record
 from rufus_core.lineage.resolve import Ref, resolve
 
@@ -221,6 +223,7 @@ class Store:
         folder = self.root / "by-digest"
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{record.digest}.{slug(record.name)}.{record.fingerprint[:SHORT]}").touch()
+        mark_published(self.root, record)
 
     def _folder(self, name: str, fingerprint: str) -> Path:
         return self.root / "artifacts" / slug(name) / check_fingerprint(fingerprint)[:SHORT]
