@@ -1,7 +1,7 @@
 """Leases: at most one job makes the artifact of a name and fingerprint.
 
-`leases/<name>.<fp>.json` says who holds it, and is changed only under the artifact's lock. The file stays when the lease
-is released: its token only grows, so that a job that lost its lease is known by its old one, however late it wakes up.
+`leases/<name>.<fp>.json` says who holds it; it is changed only under the artifact's lock. The file stays when the lease
+is released: its token only grows, so a job that lost its lease is known by its old one, however late it wakes up.
 """
 
 from __future__ import annotations

@@ -97,13 +97,3 @@ def test_where_a_job_runs_is_no_part_of_its_result(tmp_path: Path) -> None:
     two = Runner(tmp_path / "two", small_recipe("execution={threads: 2, rollout_workers: 1}"))
     assert one.document("data/if_rl").fingerprint == two.document("data/if_rl").fingerprint
     assert one.run("data/if_rl").digest == two.run("data/if_rl").digest
-
-
-def test_what_a_killed_job_left_is_gone_after_the_next_and_what_a_living_one_writes_stays(runner: Runner) -> None:
-    killed, living = (runner.store.attempt("stages/sft/train", letter * 64) for letter in "ab")
-    owner = json.loads((killed.home / "owner.json").read_text())
-    (killed.home / "owner.json").write_text(json.dumps({**owner, "started": owner["started"] - 1000}))  # another's pid
-    assert not killed.alive()
-    run_job(runner.document("data/rlhf"))
-    assert not killed.home.exists()
-    assert living.folder.is_dir()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import threading
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
+from rufus_core.lineage.process import ProcessId
 from tasks.children import ExecutedChild
 from tasks.launcher import JobCancelled, LocalJob, Spawn, tail
 from tasks.spawner import job_environment
@@ -37,10 +39,18 @@ class Cancel(threading.Event):
         return super().wait(timeout)
 
 
-def wait(job: LocalJob, cancelled: threading.Event | None = None) -> tuple[int | None, list[Any]]:
+def wait(
+    job: LocalJob, cancelled: threading.Event | None = None, at_once: threading.Event | None = None
+) -> tuple[int | None, list[Any]]:
     seen: list[Any] = []
-    code = job.wait(job.folder / "progress.jsonl", seen.append, cancelled or threading.Event())
+    code = job.wait(job.folder / "progress.jsonl", seen.append, cancelled or threading.Event(), at_once)
     return code, seen
+
+
+def told(pid: int, started_earlier: float = 0.0) -> dict[str, Any]:
+    """A handle."""
+    process = ProcessId.of(pid)
+    return asdict(replace(process, started=process.started - started_earlier))
 
 
 def test_a_job_reports_progress_output_and_exit_code(tmp_path: Path) -> None:
@@ -87,11 +97,64 @@ def test_after_a_dead_job_another_one_starts(tmp_path: Path) -> None:
 
 def test_a_pid_used_again_by_another_program_is_not_joined(tmp_path: Path) -> None:
     other = psutil.Process()
-    handle = {"pid": other.pid, "started": other.create_time() - 100.0}
-    (tmp_path / "handle.json").write_text(json.dumps(handle))
+    (tmp_path / "handle.json").write_text(json.dumps(told(other.pid, started_earlier=100.0)))
     job = LocalJob(tmp_path)
     assert job.start(python("")) is False
     assert wait(job)[0] == 0
+
+
+def test_a_process_of_another_host_is_not_joined(tmp_path: Path) -> None:
+    (tmp_path / "handle.json").write_text(json.dumps({**told(psutil.Process().pid), "host": "elsewhere"}))
+    job = LocalJob(tmp_path)
+    assert job.start(python("")) is False
+    assert wait(job)[0] == 0
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"pid": 1}'])
+def test_a_handle_that_can_not_be_read_is_of_no_job(tmp_path: Path, text: str) -> None:
+    (tmp_path / "handle.json").write_text(text)
+    job = LocalJob(tmp_path)
+    assert job.start(python("")) is False
+    assert wait(job)[0] == 0
+
+
+def test_a_cancelled_job_has_time_to_save_and_what_it_started_hears_nothing(tmp_path: Path) -> None:
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "helper = subprocess.Popen(['cat'], stdin=subprocess.PIPE, stdout=subprocess.PIPE)\n"  # of the job's own group
+        "def save(*_):\n"
+        "    print(helper.communicate(b'saved with its help')[0].decode(), flush=True)\n"
+        "    sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "open(sys.argv[1], 'w').write('x')\n"
+        "while True: time.sleep(60)"
+    )
+    ready = tmp_path / "ready"
+    job = LocalJob(tmp_path)
+    job.start(python(code, str(ready)))
+    with pytest.raises(JobCancelled):
+        wait(job, Cancel(ready))
+    assert job.log.read_text() == "saved with its help\n"
+
+
+def test_a_second_word_kills_a_job_that_takes_its_time(tmp_path: Path) -> None:
+    code = (
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('saving', flush=True))\n"
+        "open(sys.argv[1], 'w').write('x')\n"
+        "while True: time.sleep(60)"
+    )
+    ready = tmp_path / "ready"
+    job = LocalJob(tmp_path)
+    job.start(python(code, str(ready)))
+
+    class Saving(threading.Event):
+        def is_set(self) -> bool:
+            return job.log.read_text() == "saving\n"
+
+    with pytest.raises(JobCancelled):
+        wait(job, Cancel(ready), Saving())
+    assert not psutil.pid_exists(json.loads((tmp_path / "handle.json").read_text())["pid"])
 
 
 def test_cancelling_kills_a_job_that_ignores_it_and_its_children(
