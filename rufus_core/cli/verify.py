@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from rufus_core.cli.output import console, print_json
+from rufus_core.lineage.export import verify_bundle
 from rufus_core.lineage.home import rufus_home, store_root
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
@@ -23,6 +24,9 @@ def verify(
         typer.Argument(metavar="[ARTIFACT]...", help="Stages, digests or names; by default the whole store."),
     ] = None,
     home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    bundle: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Compare what `rufus export` wrote, instead of a home.")
+    ] = None,
     prefect: Annotated[bool, typer.Option(help="Ask Prefect too, which starts its server for some seconds.")] = True,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
@@ -32,12 +36,23 @@ def verify(
     """
     from rufus_core.cli.orchestration import load_orchestrator
 
+    if bundle is not None:
+        _verify_bundle(bundle, json_)
+        return
     place = rufus_home(home)
     store = Store(store_root(place))
     chosen = [store.resolve(text).record for text in artifacts] if artifacts else None
     checked = _hash(store, chosen)
     only = None if chosen is None else {record.id for record in chosen}
     pages = load_orchestrator().verify_pages(place, only, prefect and place.exists())
+    _tell(checked, pages, json_)
+    if checked.differences or pages.differences:
+        raise typer.Exit(1)
+
+
+def _verify_bundle(folder: Path, json_: bool) -> None:
+    checked = verify_store(Store(store_root(folder)))
+    pages = PagesCheck(tuple(verify_bundle(folder)), ("pages: a bundle has none",))
     _tell(checked, pages, json_)
     if checked.differences or pages.differences:
         raise typer.Exit(1)

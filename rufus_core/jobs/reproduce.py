@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from rufus_core.errors import LineageError
 from rufus_core.jobs.document import InputArtifact, JobDocument
+from rufus_core.lineage.adopt import ADOPTED
 from rufus_core.lineage.canonical import fingerprint
 from rufus_core.lineage.digest import FileChange, compare_files, hash_file
 from rufus_core.lineage.external import find_external
@@ -22,7 +23,6 @@ from rufus_core.lineage.store import Store
 from rufus_core.settings import ExecutionSettings
 from rufus_core.types import Frozen
 
-ADOPTED = "adopted"  # in the configuration of what was made elsewhere
 _POLL_SECONDS = 0.2
 
 

@@ -93,6 +93,18 @@ def collect_code(project: Path | None = None) -> Code:
     return Code(provenance, diff)
 
 
+def lock_text(provenance: Provenance, project: Path | None = None) -> tuple[str, bytes] | None:
+    """Name and content of the lock file that a record names by hash: as it is now, else as its commit has it."""
+    root = project or Path(__file__).resolve().parents[2]
+    for name in _LOCKS:
+        now = (root / name).read_bytes() if (root / name).is_file() else None
+        then = _git(root, "show", f"{provenance.commit}:{name}") if provenance.commit else None
+        for content in (now, then):
+            if content is not None and hashlib.sha256(content).hexdigest() == provenance.lock_sha256:
+                return name, content
+    return None
+
+
 def installed_packages() -> dict[str, str]:
     """Versions of the packages that matter, of those that are installed. Imports none of them."""
     versions = {}
