@@ -113,13 +113,17 @@ class StepProgress:
 
 @dataclass(frozen=True, slots=True)
 class StepOutcome:
-    """How a step of the recipe ended. `digest` and `record_id` are its artifact's, when it was reused or completed."""
+    """How a step of the recipe ended. `digest` and `record_id` are its artifact's, when it was reused or completed.
+
+    `note` is for a step that was made anew although it was intact.
+    """
 
     status: Literal["reused", "completed", "failed", "cancelled"]
     digest: str | None = None
     record_id: str | None = None
     error: str = ""
     log: Path | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

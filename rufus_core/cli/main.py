@@ -10,8 +10,10 @@ from typing import Annotated, Any
 
 import typer
 
+from rufus_core.cli.diff import diff
 from rufus_core.cli.doctor import doctor
 from rufus_core.cli.eval import eval_
+from rufus_core.cli.impact import impact
 from rufus_core.cli.plan import plan
 from rufus_core.cli.run import run
 from rufus_core.cli.table import table
@@ -20,7 +22,7 @@ from rufus_core.cli.ui import ui
 from rufus_core.errors import RufusError
 from rufus_core.lineage.files import machine_hint
 
-COMMANDS: tuple[Callable[..., Any], ...] = (run, plan, eval_, trace, table, ui, doctor)
+COMMANDS: tuple[Callable[..., Any], ...] = (run, plan, eval_, trace, diff, impact, table, ui, doctor)
 
 app = typer.Typer(name="rufus", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:

@@ -1,17 +1,26 @@
-"""`rufus plan`: what a recipe would run. Needs no GPU and starts nothing."""
+"""`rufus plan`: what a recipe would run, and what of it is in the store. Needs no GPU and starts nothing."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from rufus_core.cli.output import console, print_json
+from rufus_core.cli.steps import print_steps
+from rufus_core.errors import ConfigError, DataError
+from rufus_core.lineage.cache import HashCache
+from rufus_core.lineage.home import rufus_home, store_root
+from rufus_core.lineage.store import Store
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.plan import PhasePlan, Plan, StagePlan, make_plan
+from rufus_core.recipe.status import GraphStatus, graph_status
+from rufus_core.settings import Recipe
 
 NOT_STATED = "not stated"
 
@@ -22,14 +31,45 @@ def plan(
     overrides: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value; may be repeated.")
     ] = None,
+    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    steps: Annotated[bool, typer.Option("--steps", help="Show every step of a run, and nothing else.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
-    """Show what a recipe would run: stages, batches, budgets, data, filters and cost."""
-    result = make_plan(load_recipe(recipe, profile, overrides or ()))
+    """Show what a recipe would run: stages, batches, budgets, data, filters and cost; and which steps are done.
+
+    Of the steps, those are shown that `rufus run` would make: `stale` ones with the settings and inputs that differ
+    from what is in the store. Seconds are those of the last time, added up as if one step ran after another.
+    """
+    settings = load_recipe(recipe, profile, overrides or ())
+    result, refusal, status = make_plan(settings), None, None
+    try:
+        status = _status(settings, rufus_home(home))
+    except (ConfigError, DataError) as error:  # the plan of a recipe that can't be run here is a plan all the same
+        if steps:
+            raise
+        refusal = str(error)
     if json_:
-        print_json(result.model_dump(mode="json"))
+        told = None if status is None else status.model_dump(mode="json")
+        print_json({**result.model_dump(mode="json"), "run": told, "refusal": refusal})
         return
     out = console()
+    if not steps:
+        _print_recipe(result, out)
+        out.print()
+    if status is not None:
+        print_steps(status, out, every=steps)
+    else:
+        out.print(Text(f"`rufus run` would refuse this: {refusal}"))
+
+
+def _status(recipe: Recipe, home: Path) -> GraphStatus:
+    """Raises ConfigError and DataError where a run would refuse the recipe."""
+    from rufus_core.recipe.graph import build_graph
+
+    return graph_status(build_graph(recipe), Store(store_root(home), HashCache(home / "hashes.json")))
+
+
+def _print_recipe(result: Plan, out: Console) -> None:
     out.print(Text(f"recipe {result.recipe}, profile {result.profile}, seed {result.seed}, base {result.base}"))
     for table in (_batches(result), _runs(result), _data(result)):
         out.print()

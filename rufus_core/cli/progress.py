@@ -77,9 +77,10 @@ class RunDisplay:
         if outcome.status == "completed":
             seconds = time.monotonic() - self._started[step]
             last = self._last.get(step)
-            self._line(step, "done", f"{duration(seconds):>7}  {_metrics(last.metrics) if last else ''}".rstrip())
+            told = outcome.note or (_metrics(last.metrics) if last else "")
+            self._line(step, "done", f"{duration(seconds):>7}  {told}".rstrip())
         else:
-            self._line(step, outcome.status, "")
+            self._line(step, outcome.status, outcome.note)
 
     def warned(self, message: str) -> None:
         self._progress.console.print(f"warning: {escape(message)}")

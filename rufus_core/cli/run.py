@@ -16,21 +16,40 @@ def run(
     ] = None,
     home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
     until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
+    from_: Annotated[
+        str | None,
+        typer.Option("--from", metavar="STAGE", help="Start at this stage, on the newest checkpoints above it."),
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="This stage alone, on the newest checkpoint above it.")
+    ] = None,
+    force: Annotated[
+        str | None, typer.Option(metavar="STAGE", help="Make this stage's steps anew although they are intact.")
+    ] = None,
 ) -> None:
-    """Run the recipe. Steps whose artifacts are intact are reused, so the same command goes on after a stop."""
+    """Run the recipe. Steps whose artifacts are intact are reused, so the same command goes on after a stop.
+
+    `--from` and `--only` take the checkpoints above as they are, also if the recipe has changed since. `rufus plan`
+    says what a run would make and why.
+    """
     from rufus_core.cli.orchestration import carry_out
     from rufus_core.cli.output import console
     from rufus_core.lineage.home import rufus_home, store_root
     from rufus_core.lineage.store import Store
     from rufus_core.recipe.graph import build_graph
     from rufus_core.recipe.load import load_recipe
-    from rufus_core.recipe.until import up_to
+    from rufus_core.recipe.until import part
 
     settings = load_recipe(recipe, profile, set_ or [])
-    graph = up_to(build_graph(settings), until)
     place, out = rufus_home(home), console()
+    store = Store(store_root(place))
+    graph = part(build_graph(settings), store, until=until, start=from_, only=only, force=force)
+    for step in graph:
+        if step.artifact is not None:
+            taken = step.artifact
+            out.print(f"on {taken.name} {taken.digest[:12]} of {taken.published:%Y-%m-%d %H:%M} UTC", soft_wrap=True)
     outcome = carry_out(settings, graph, place, out)
 
     from rufus_core.cli.summary import show_summary  # matplotlib
 
-    show_summary(settings, graph, outcome, place, Store(store_root(place)), out)
+    show_summary(settings, graph, outcome, place, store, out)

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.text import Text
 from rich.tree import Tree
 
+from rufus_core.cli.changes import printable
 from rufus_core.lineage.home import rufus_home, store_root
 from rufus_core.lineage.record import Decision
 from rufus_core.lineage.store import Store
@@ -21,6 +22,7 @@ from rufus_core.types import Json
 
 WIDTH = 100
 MAX_CONFIG = 150  # characters of a configuration's summary
+OWN_LINES = ("sources", "phases")  # of a configuration: told apart from its summary
 STATIONS = ("checkpoint", "base")  # kinds that stand at the tree's first level, so that a long recipe stays flat
 
 
@@ -43,7 +45,7 @@ def trace(
     else:
         show(result, _console())
     for problem in result.problems:
-        typer.echo(_printable(problem), err=True)
+        typer.echo(printable(problem), err=True)
     if result.problems:
         raise typer.Exit(1)
 
@@ -67,9 +69,11 @@ def _grow(tree: Tree, node: Node, role: str, result: Trace, told: set[str]) -> N
     branch = tree.add(_title(node, role))
     if node.decision:
         branch.add(Text(_why(node.decision)))
-    summary = _summary(node.config)
+    summary = _summary(node)
     if summary:
         branch.add(Text(f"config: {summary}", style="dim"))
+    for phase in phases(node.config):
+        branch.add(Text(_phase(phase)))
     for edge in (edge for edge in result.edges if edge.child == node.id):
         parent = result.node(edge.parent)
         if parent.kind in STATIONS or parent.id in told:
@@ -80,7 +84,7 @@ def _grow(tree: Tree, node: Node, role: str, result: Trace, told: set[str]) -> N
 
 def _title(node: Node, role: str) -> Text:
     text = Text(f"{role}: " if role else "")
-    text.append(_printable(node.name), style="bold")
+    text.append(printable(node.name), style="bold")
     if node.problem:
         text.append(f"  {node.status.upper()}", style="bold red")
     for fact in _facts(node):
@@ -105,20 +109,47 @@ def _facts(node: Node) -> Iterator[str]:
 
 def _mention(node: Node, role: str, where: str) -> Text:
     digest = f" {node.digest[:12]}" if node.digest else ""
-    return Text(f"{role}: {_printable(node.name)}{digest} (see {where})")
+    return Text(f"{role}: {printable(node.name)}{digest} (see {where})")
 
 
 def _why(decision: Decision) -> str:
+    """For example `carried forward: step 8, peak of pass@1 [4: 0.25, 8: 0.5, 12: 0.375], rejected: 4, 12`."""
     values = [f"{c.step}: {c.value:.4g}" for c in decision.candidates if c.value is not None]
+    rejected = [str(c.step) for c in decision.candidates if c.step != decision.chosen_step]
     metric = f" of {decision.metric}" if decision.metric else ""
     among = f" [{', '.join(values)}]" if values else ""
     reason = f", {decision.reason}" if decision.reason else ""
-    return _printable(f"carried forward: step {decision.chosen_step}, {decision.rule}{metric}{among}{reason}")
+    others = f"; rejected: {', '.join(rejected)}" if rejected else ""
+    return printable(f"carried forward: step {decision.chosen_step}, {decision.rule}{metric}{among}{reason}{others}")
 
 
-def _summary(config: Mapping[str, Json]) -> str:
-    """As many of a configuration's values as fit two lines, the shallow ones first. Sources have their own lines."""
-    leaves = sorted(_leaves(config, ""), key=lambda leaf: leaf[0].count("."))
+def phases(config: Json) -> Iterator[Mapping[str, Json]]:
+    """The forks inside a training: settings that hold from a step on, wherever `phases` stands in a configuration."""
+    if not isinstance(config, Mapping):
+        return
+    for key, value in config.items():
+        if key == "phases" and isinstance(value, list):
+            yield from (phase for phase in value if isinstance(phase, Mapping))
+        else:
+            yield from phases(value)
+
+
+def _phase(phase: Mapping[str, Json]) -> str:
+    settings = (
+        f"{key}={json.dumps(value)}" for key, value in phase.items() if key != "from_step" and value is not None
+    )
+    return printable(f"from step {phase.get('from_step')} on: {', '.join(settings)}")
+
+
+def _summary(node: Node) -> str:
+    """As many of a configuration's values as fit two lines, the shallow ones first.
+
+    What is off, empty or in the node's title is left out.
+    """
+    told = ("generator", "count") if node.kind == "generator" else ()
+    leaves = sorted(
+        (leaf for leaf in _leaves(node.config, "") if leaf[0] not in told), key=lambda leaf: leaf[0].count(".")
+    )
     shown: list[str] = []
     for key, value in leaves:
         shown.append(f"{key}={json.dumps(value)}")
@@ -131,11 +162,11 @@ def _summary(config: Mapping[str, Json]) -> str:
 
 def _leaves(value: Mapping[str, Json], prefix: str) -> Iterator[tuple[str, Json]]:
     for key, item in value.items():
-        if key == "sources":
+        if key in OWN_LINES:
             continue
-        if isinstance(item, dict) and item:
+        if isinstance(item, dict):
             yield from _leaves(item, f"{prefix}{key}.")
-        elif item is not None:
+        elif item not in (None, False, 0, []):
             yield f"{prefix}{key}", item
 
 
@@ -151,11 +182,6 @@ def _footer(result: Trace) -> Iterator[str]:
     checked = [node for node in result.nodes if node.status != "unchecked"]
     if checked and not result.problems:
         yield f"all {len(checked)} artifacts and data files are as recorded"
-
-
-def _printable(text: str) -> str:
-    """Text of a record's, safe for a terminal."""
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
 
 def _console() -> Console:

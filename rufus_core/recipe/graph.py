@@ -36,7 +36,8 @@ class Step:
     """One artifact to make. `config` is its identity; `inputs` are names of earlier steps by role.
 
     `external` are the user's data files by role, as paths; their contents enter `config` by hash. With `artifact`
-    nothing is made: it is in the store already, whatever it was made from.
+    nothing is made: it is in the store already, whatever it was made from. With `force` it is made also where it is
+    intact.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Step:
     external: dict[str, str] = field(default_factory=dict)
     seed: int = 0
     artifact: Record | None = None
+    force: bool = False
 
     @property
     def version(self) -> str:

@@ -6,9 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+
+from rufus_core.lineage import Draft, Store, Timings, fingerprint
+from rufus_core.recipe.graph import build_graph
+from rufus_core.recipe.load import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 UNEVEN = "stages.if_rl.rollout={prompts_per_rollout: 16, samples_per_prompt: 8, opt_steps_per_rollout: 3}"
@@ -54,6 +59,53 @@ def test_json_is_the_same_plan_and_nothing_else() -> None:
     assert plan["stages"][0]["name"] == "sft"
     assert plan["profile"] == "h200"
     assert all(check["ok"] for check in plan["checks"])
+
+
+def test_a_plan_says_what_a_run_would_do_with_what_the_home_holds(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    step = build_graph(load_recipe())[0]
+    now = datetime(2026, 5, 1, tzinfo=UTC)
+    attempt = store.attempt(step.name, fingerprint(step.kind, step.version, {**step.config, "seed": step.seed}, {}))
+    (attempt.folder / "text").write_text("weights")
+    timings = Timings(started=now, ended=now, seconds=90.0)
+    draft = Draft(kind="base", version=step.version, config=step.config, seed=step.seed, timings=timings)
+    record = store.publish(attempt, draft)
+
+    here = ("--home", str(tmp_path))
+    intact = rufus("plan", *here).stdout
+    assert "`rufus run`: of 35 steps 1 reused, 34 made.\n" in intact
+    assert "never made" in intact
+    changed = rufus("plan", "--steps", "--set", "base.pretrain.steps=7", *here).stdout
+    assert max(map(len, changed.splitlines())) <= 100
+    row = next(line for line in changed.splitlines() if line.startswith("base "))
+    assert row.split() == ["base", "stale", "1m30s", "2026-05-01", "config.pretrain.steps:", "600", "->", "7"]
+    assert "Batches" not in changed
+    assert sum(line.startswith(("base ", "data/", "stages/", "scores/")) for line in changed.splitlines()) == 35
+
+    told = json.loads(rufus("plan", "--json", "--set", "base.pretrain.steps=7", *here).stdout)
+    base = told["run"]["steps"][0]
+    assert (base["action"], base["record"], base["seconds"]) == ("stale", record.id, 90.0)
+    assert base["changes"] == [{"path": "config.pretrain.steps", "old": 600, "new": 7}]
+    assert told["stages"][0]["name"] == "sft"
+    assert told["refusal"] is None
+
+
+def test_a_plan_of_a_home_without_a_store_is_one_line_about_the_steps(tmp_path: Path) -> None:
+    lines = rufus("plan", "--home", str(tmp_path / "none")).stdout.splitlines()
+    assert lines[-1] == "`rufus run`: of 35 steps 0 reused, 35 made."
+    assert not any(line.startswith("stages/") for line in lines)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_recipe_that_cant_run_here_is_planned_all_the_same_and_says_why() -> None:
+    shown = rufus("plan", "--profile", "h200")
+    assert shown.returncode == 0
+    assert "`rufus run` would refuse this: stages.sft.compute: this release trains" in shown.stdout
+    told = json.loads(rufus("plan", "--profile", "h200", "--json").stdout)
+    assert told["run"] is None
+    assert told["refusal"].startswith("stages.sft.compute")
+    done = rufus("plan", "--profile", "h200", "--steps")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 
 
 def test_set_may_be_repeated() -> None:
@@ -105,7 +157,7 @@ def test_no_command_line_imports_torch(arguments: list[str]) -> None:
 def test_version_and_help() -> None:
     assert rufus("--version").stdout.startswith("rufus 0.")
     out = rufus("--help").stdout
-    for command in ("plan", "table", "trace"):
+    for command in ("plan", "table", "trace", "diff", "impact"):
         assert command in out
 
 

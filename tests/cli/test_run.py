@@ -16,11 +16,13 @@ from rufus_core.cli import preflight, run
 from rufus_core.cli.progress import RunDisplay, duration
 from rufus_core.cli.summary import next_commands
 from rufus_core.errors import ConfigError, DataError, InfrastructureError, JobFailed, RufusError, SandboxUnavailable
+from rufus_core.lineage import Store, store_root
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step, build_graph
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.until import up_to
 from rufus_core.settings import Recipe
+from tests.lineage.miniature import make
 
 STEPS = [
     Step("base", "base", "base policy", {}),
@@ -55,7 +57,8 @@ def fail(error: BaseException) -> Callable[[Sequence[Step], RunObserver], RunOut
 
 
 def start(home: Path, **options: object) -> None:
-    run.run(**{"profile": "cpu", "recipe": "rufus_air", "set_": None, "home": home, "until": None, **options})
+    nothing = dict.fromkeys(("set_", "until", "from_", "only", "force"))
+    run.run(**{"profile": "cpu", "recipe": "rufus_air", "home": home, **nothing, **options})
 
 
 def test_an_interrupted_run_says_how_to_go_on_and_exits_130(
@@ -92,6 +95,24 @@ def test_an_unknown_stage_is_refused_before_anything_starts(tmp_path: Path, monk
     with pytest.raises(ConfigError, match="there is no stage 'sftt'"):
         start(tmp_path, until="sftt")
     assert stand_in.homes == []
+
+
+def test_a_stage_alone_is_run_on_the_newest_checkpoint_above_and_says_on_which(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    above = make(Store(store_root(tmp_path)), "stages/if_rl/checkpoint", "checkpoint", {"model.bin": "x"})
+    seen: list[Step] = []
+
+    def play(graph: Sequence[Step], observer: RunObserver) -> RunOutcome:
+        seen.extend(graph)
+        return RunOutcome({}, interrupted=True)
+
+    use(monkeypatch, play)
+    with pytest.raises(typer.Exit):
+        start(tmp_path, only="general_agent", force="general_agent")
+    assert {step.stage for step in seen if step.kind == "training"} == {"general_agent"}
+    assert {step.stage for step in seen if step.force} == {"general_agent"}
+    assert f"on stages/if_rl/checkpoint {above.digest[:12]} of {above.published:%Y-%m-%d}" in capsys.readouterr().out
 
 
 def test_until_keeps_what_a_stage_is_made_from_and_the_scores_on_the_way_PIPE_01() -> None:
@@ -158,6 +179,14 @@ def test_without_a_terminal_there_is_a_plain_line_for_each_start_and_end() -> No
     assert lines[3] == "warning: MLflow [is] out"
     assert len(lines) == 4
     assert "\x1b" not in out.getvalue()
+
+
+def test_a_step_that_was_made_anew_says_what_came_of_it() -> None:
+    shown, out = display(terminal=False)
+    with shown:
+        shown.step_started("base")
+        shown.step_finished("base", StepOutcome("completed", "d", note="the same bytes as before: its record stays"))
+    assert out.getvalue().splitlines()[-1].endswith("s  the same bytes as before: its record stays")
 
 
 def test_on_a_terminal_a_running_step_has_a_bar_and_ends_as_a_line() -> None:

@@ -55,6 +55,16 @@ def test_an_intact_checkpoint_is_told_down_to_its_base_and_data(home, checkpoint
     assert "as recorded" in words
 
 
+def test_forks_inside_a_training_and_rejected_candidates_are_told(home, store, checkpoint):
+    phases = [{"from_step": 24, "prompts_per_rollout": 64, "kl_coef": None}, {"from_step": 30, "kl_coef": 0.001}]
+    make(store, "stages/rlhf/train", "training", {"x": "x"}, config={"settings": {"phases": phases}})
+    lines = [line.strip(" │├└─") for line in run(home, "stages/rlhf/train").stdout.splitlines()]
+    assert "from step 24 on: prompts_per_rollout=64" in lines
+    assert "from step 30 on: kl_coef=0.001" in lines
+    assert not any("config:" in line for line in lines)
+    assert "rejected: 4, 12" in " ".join(run(home, "coding_rl").stdout.split())
+
+
 def test_a_node_with_several_children_is_told_once(home, store, checkpoint):
     out = run(home, "coding_rl").stdout
     sft, data = store.resolve("sft").record, "chats.jsonl"
