@@ -22,25 +22,44 @@ LOST_SAMPLES = "! = samples lost to the infrastructure were left out."
 
 
 def terminal_table(rows: Sequence[StageRow], width: int) -> Group:
-    """A table for `width` columns. A cell's change moves under its mean where one line would be too wide."""
+    """Tables of at most `width` columns, one beneath the other where one would be wider: no number is ever cut.
+
+    A cell's change moves under its mean where one line would be too wide.
+    """
     names = benchmark_names(rows)
-    identities = [[row.stage, "" if row.step is None else str(row.step)] for row in rows]
+    identities = [(row.stage, "" if row.step is None else str(row.step)) for row in rows]
     cells = [[_parts(row.metrics.get(name)) for name in names] for row in rows]
     room = width - sum(map(_column_width, zip(("stage", "step"), *identities, strict=True)))
     headers = abbreviate(names, max(MIN_HEADER, min(MAX_HEADER, room // max(1, len(names)) - 1)))
 
-    texts = [[" ".join(parts) for parts in row] for row in cells]
-    if sum(map(_column_width, zip(headers, *texts, strict=True))) > room:
-        texts = [["\n".join(parts) for parts in row] for row in cells]
+    columns = list(zip(headers, *([" ".join(parts) for parts in row] for row in cells), strict=True))
+    if sum(map(_column_width, columns)) > room:
+        columns = list(zip(headers, *(["\n".join(parts) for parts in row] for row in cells), strict=True))
+    tables: list[Table | Text] = [_table(identities, block) for block in _blocks(columns, room)]
+    spaced = [part for table in tables for part in (Text(""), table)][1:]
+    return Group(*spaced, *(Text(note, style="dim") for note in _notes(rows, dict(zip(headers, names, strict=True)))))
 
+
+def _blocks(columns: Sequence[tuple[str, ...]], room: int) -> list[list[tuple[str, ...]]]:
+    """The columns in order, as many side by side as there is room for; at least one block, and one column in each."""
+    blocks: list[list[tuple[str, ...]]] = [[]]
+    for column in columns:
+        if blocks[-1] and sum(map(_column_width, [*blocks[-1], column])) > room:
+            blocks.append([])
+        blocks[-1].append(column)
+    return blocks
+
+
+def _table(identities: Sequence[tuple[str, str]], columns: Sequence[tuple[str, ...]]) -> Table:
+    """Columns begin with their header. In a very narrow terminal a stage's name is folded."""
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold", pad_edge=False)
-    table.add_column("stage", no_wrap=True)
+    table.add_column("stage", overflow="fold")
     table.add_column("step", justify="right", no_wrap=True)
-    for header in headers:
+    for header, *_ in columns:
         table.add_column(header, no_wrap=True)
-    for identity, row in zip(identities, texts, strict=True):
-        table.add_row(*identity, *row)
-    return Group(table, *(Text(note, style="dim") for note in _notes(rows, dict(zip(headers, names, strict=True)))))
+    for index, identity in enumerate(identities, start=1):
+        table.add_row(*identity, *(column[index] for column in columns))
+    return table
 
 
 def markdown_table(rows: Sequence[StageRow]) -> str:
@@ -108,7 +127,7 @@ def _abbreviated(name: str, width: int) -> str:
 
 
 def _column_width(texts: Sequence[str]) -> int:
-    return max(map(len, texts)) + 1
+    return max(len(line) for text in texts for line in text.split("\n")) + 1
 
 
 def _parts(cell: Cell | None) -> list[str]:

@@ -105,6 +105,15 @@ def test_eight_benchmarks_fit_a_hundred_columns():
     assert "100.0" in text
 
 
+@pytest.mark.parametrize("width", [100, 60, 40, 25, 18])
+def test_a_narrow_terminal_cuts_no_number(width):
+    text = shown(full_table(), width)
+    assert max(map(len, text.splitlines())) <= width
+    assert "…" not in text
+    assert text.count("+92.5*") == 8
+    assert text.count("100.0") == 36  # each of 8 benchmarks from its stage on
+
+
 def test_few_benchmarks_keep_a_cell_on_one_line():
     rows = stage_table(CHAIN[:2], [measured("gpqa", 0, 4), measured("gpqa", 1, 20)])
     assert "50.0 +40.0*" in shown(rows)
