@@ -159,6 +159,15 @@ class Check:
     hint: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What MLflow was written anew with: how many records, where, and where the old database lies now."""
+
+    num_records: int
+    place: str
+    kept: Path | None
+
+
 RecipeT = TypeVar("RecipeT", contravariant=True)
 StepT = TypeVar("StepT", contravariant=True)
 

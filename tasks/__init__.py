@@ -1,4 +1,4 @@
-"""Adapters to the outside. Importing this package turns off the telemetry of everything that it starts or imports."""
+"""Adapters to the outside. Importing this package silences the telemetry of everything that it starts or imports."""
 
 import os
 
@@ -6,5 +6,6 @@ os.environ.update(
     DO_NOT_TRACK="true",
     PREFECT_SERVER_ANALYTICS_ENABLED="false",
     MLFLOW_DISABLE_TELEMETRY="true",
+    MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT="true",
     HF_HUB_DISABLE_TELEMETRY="1",
 )

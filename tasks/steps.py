@@ -74,7 +74,7 @@ class StepRunner:
         status, error = "FAILED", "not finished"
         try:
             record = self._make(step)
-            self._tracker.published(step.name, record, {role: self._records[n].kind for role, n in step.inputs.items()})
+            self._tracker.published(step.name, record)
             status, error = "FINISHED", ""
         except JobCancelled:
             status, error = "KILLED", "cancelled"

@@ -13,12 +13,12 @@ from mlflow.entities import LoggedModel, ViewType
 
 from rufus_core.lineage.record import Record
 from rufus_core.ports import Difference
+from tasks.entries import MODEL_KINDS
 from tasks.mlflow_projection import MAX_DIGEST, OUTAGES
 from tasks.mlflow_projection import _name as metric_name
 from tasks.processes import ProcessId
-from tasks.tracking import MODEL_KINDS
 
-REBUILD = "rufus rebuild"
+REBUILD = "rufus rebuild-mlflow"
 PAGE = 100
 
 
@@ -72,7 +72,9 @@ class _Comparison:
             return
         shown = [self._edges(run) for run in sources]
         # Several records may have one digest: MLflow shows the edges of the first that it heard of.
-        recorded = [self._inputs(r) for r in self._records.values() if r.digest == record.digest]
+        recorded = [
+            self._inputs(each) for r in self._records.values() if r.digest == record.digest for each in self._makers(r)
+        ]
         if not any(edges in recorded for edges in shown):
             yield Difference(record.id, "MLflow shows it made from other inputs than its record", REBUILD)
 
@@ -98,6 +100,13 @@ class _Comparison:
                 continue
             found = f"shows {', '.join(f'{each:.6g}' for each in values)}" if values else "doesn't show it"
             yield Difference(record.id, f"{name} is {value:.6g}, and MLflow {found}", REBUILD)
+
+    def _makers(self, record: Record) -> Iterator[Record]:
+        """Records whose run may be shown as a model's source: a checkpoint's is its training, where MLflow knows it."""
+        yield record
+        training = record.inputs.get("training")
+        if training is not None and training.record_id in self._records:
+            yield self._records[training.record_id]
 
     def _inputs(self, record: Record) -> tuple[frozenset[str], frozenset[str]]:
         """Digests of the models and of the data sets that a record was made from, as MLflow would show them."""

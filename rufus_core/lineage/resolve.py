@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rufus_core.errors import LineageError
+from rufus_core.lineage.aliases import Aliases, Pointer
 from rufus_core.lineage.names import is_hex, split_record_id
 from rufus_core.lineage.newest import newest_first
 from rufus_core.lineage.record import Record
@@ -40,7 +41,8 @@ def resolve(store: Store, text: str) -> Ref:
 
     Args:
         text: a stage (its newest checkpoint), `stage@12` or `stage:12` (step 12 of its newest training run that kept
-            it), at least 6 digits of a digest, an artifact's name (its newest), or a record's id.
+            it), at least 6 digits of a digest, an artifact's name (its newest), a record's id, or an alias: `rufus-air`
+            (the last stage's checkpoint of the last run), `rufus-air@sft`.
 
     Raises:
         LineageError: unknown (with the nearest names), ambiguous (with what it could be) or unreadable.
@@ -57,6 +59,9 @@ def resolve(store: Store, text: str) -> Ref:
     for name in (checkpoint_name(text), text):
         if name in names:
             return _newest(store, name)
+    pointer = Aliases(store.root).find(text)
+    if pointer:
+        return _pointed(store, pointer)
     if training_name(text) in names:
         raise LineageError(f"{text} has no published checkpoint yet", hint=_steps_hint(store, text))
     prefix = text.lower()
@@ -82,6 +87,15 @@ def steps_of(record: Record) -> list[int]:
 
 def _whole(store: Store, record: Record, warnings: tuple[str, ...] = ()) -> Ref:
     return Ref(record, store.path(record), step=record.step, warnings=warnings)
+
+
+def _pointed(store: Store, pointer: Pointer) -> Ref:
+    record = store.get(pointer.record_id)
+    if record is None or record.digest != pointer.digest:
+        there = f"holds {record.digest[:12]} there" if record else "no longer has it"
+        what = f"{pointer.alias} is {pointer.record_id} with digest {pointer.digest[:12]}, and this store {there}"
+        raise LineageError(what, hint="`rufus run` makes it again")
+    return _whole(store, record)
 
 
 def _newest(store: Store, name: str) -> Ref:
