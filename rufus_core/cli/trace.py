@@ -95,6 +95,8 @@ def _title(node: Node, role: str) -> Text:
 def _facts(node: Node) -> Iterator[str]:
     if node.kind == "generator":
         yield "generator"
+    if node.status == "collected":
+        yield "(collected)"
     if node.digest:
         yield f"{'sha256' if node.kind == 'data' else 'digest'} {node.digest[:12]}"
     if node.step is not None:
@@ -181,7 +183,9 @@ def _footer(result: Trace) -> Iterator[str]:
         yield f"packages{of}: {line}"
     checked = [node for node in result.nodes if node.status != "unchecked"]
     if checked and not result.problems:
-        yield f"all {len(checked)} artifacts and data files are as recorded"
+        gone = sum(node.status == "collected" for node in checked)
+        but = f", but for what was collected of {gone}" if gone else ""
+        yield f"all {len(checked)} artifacts and data files are as recorded{but}"
 
 
 def _console() -> Console:

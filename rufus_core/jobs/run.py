@@ -20,8 +20,8 @@ from rufus_core.lineage.crash_points import CrashPoint, pass_by
 from rufus_core.lineage.digest import RECORD_FILE
 from rufus_core.lineage.files import machine_hint
 from rufus_core.lineage.lease import Lease
-from rufus_core.lineage.provenance import collect_provenance
-from rufus_core.lineage.record import Draft, Input, Provenance, Record, Timings
+from rufus_core.lineage.provenance import Code, collect_code
+from rufus_core.lineage.record import Draft, Input, Record, Timings
 from rufus_core.lineage.store import Store
 from rufus_core.settings import ExecutionSettings
 
@@ -30,9 +30,9 @@ KINDS = ("base", "problems", "reward_model", "training", "checkpoint", "scores")
 
 
 @functools.cache
-def code_provenance() -> Provenance:
+def running_code() -> Code:
     """What this process runs: noted once, for the files may change while it runs."""
-    return collect_provenance()
+    return collect_code()
 
 
 def preload() -> None:
@@ -42,7 +42,7 @@ def preload() -> None:
     """
     import reasoning_gym  # noqa: F401 (generators import it late)
 
-    code_provenance()
+    running_code()
     for kind in KINDS:
         handler(kind)
 
@@ -128,6 +128,7 @@ def _make(
             attempt.discard()
         raise
     seconds = time.monotonic() - clock  # the wall's clock may be set meanwhile
+    running_code().keep_diff(store.root)
     draft = Draft(
         kind=document.kind,
         version=document.version,
@@ -142,7 +143,7 @@ def _make(
         seed=document.seed,
         decision=outcome.decision,
         metrics=outcome.metrics,
-        provenance=code_provenance(),
+        provenance=running_code().provenance,
         timings=Timings(started=started, ended=started + timedelta(seconds=seconds), seconds=seconds),
         links=document.links,
     )

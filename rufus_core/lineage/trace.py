@@ -9,6 +9,7 @@ from pydantic import Field
 
 from rufus_core.errors import LineageError
 from rufus_core.lineage.canonical import canonical_json
+from rufus_core.lineage.collected import unexplained
 from rufus_core.lineage.digest import FileChange, hash_file
 from rufus_core.lineage.external import find_external
 from rufus_core.lineage.record import Decision, ExternalFile, Input, Record
@@ -16,7 +17,7 @@ from rufus_core.lineage.resolve import Ref
 from rufus_core.lineage.store import Store
 from rufus_core.types import Frozen, Json
 
-Status = Literal["intact", "changed", "missing", "unreadable", "unchecked"]
+Status = Literal["intact", "collected", "changed", "missing", "unreadable", "unchecked"]
 UNCHECKED: Status = "unchecked"
 MAX_NAMED = 3  # files named in one line; the trace holds them all
 
@@ -213,11 +214,12 @@ def _record_node(store: Store, record: Record, verify: bool) -> Node:
 
 def _state(store: Store, record: Record) -> tuple[Status, str, tuple[FileChange, ...]]:
     try:
-        changes = store.changes(record)
+        missing = store.changes(record)
+        changes = unexplained(store.path(record), missing)
     except LineageError as error:
         return "unreadable", f"{record.id}: {error}", ()
     if not changes:
-        return "intact", "", ()
+        return "collected" if missing else "intact", "", ()
     files = ", ".join(f"{change.path} {change.change}" for change in changes[:MAX_NAMED])
     more = f" and {len(changes) - MAX_NAMED} more" if len(changes) > MAX_NAMED else ""
     return "changed", f"{record.id}: differs from its record: {files}{more}", changes

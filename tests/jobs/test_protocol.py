@@ -22,7 +22,7 @@ from rufus_core.errors import DataError, InfrastructureError, Preempted
 from rufus_core.jobs import run
 from rufus_core.jobs.document import InputArtifact, JobDocument
 from rufus_core.jobs.job import Job, Outcome
-from rufus_core.jobs.run import code_provenance, main
+from rufus_core.jobs.run import main, running_code
 from rufus_core.lineage import Record, Store, fingerprint, lease
 from rufus_core.lineage.crash_points import VARIABLE, CrashPoint
 from rufus_core.lineage.files import entries
@@ -48,7 +48,7 @@ class Jobs:
         self.store.root.mkdir()
         self.started: list[Process] = []
         self._did = folder / "did.txt"
-        code_provenance()  # once for all forks
+        running_code()  # once for all forks
 
     def document(self, number: int = 0, home: str = "home") -> JobDocument:
         """One of several artifacts of one name; in a home of its own, whose store is a link to the shared one."""
