@@ -52,7 +52,15 @@ def train_stage(job: Job) -> Outcome:
             train_sft(policy, ids, stage, job.document.seed, sink, save, state)
         else:
             _train_rl(job, stage, policy, sink, save, state)
-    return Outcome({k: v for k, v in sink.last.items() if not k.endswith("seconds")}, step=stage.run.steps)
+    last = {k: v for k, v in sink.last.items() if not k.endswith("seconds")}
+    return Outcome(last | _forks(stage), step=stage.run.steps)
+
+
+def _forks(stage: SFTStage | RLStage) -> dict[str, float]:
+    """At which step each phase began, of those that came to be (CRL-T4); `settings.phases` says what changed there."""
+    phases = stage.phases if isinstance(stage, RLStage) else ()
+    begun = [phase.from_step for phase in phases if phase.from_step <= (stage.run.steps or 0)]
+    return {f"phases/{n}/from_step": float(step) for n, step in enumerate(begun, start=1)}
 
 
 def _state(job: Job, steps: int, stop: threading.Event) -> TrainingState:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -18,13 +17,19 @@ from rufus_core.errors import Preempted
 from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.job import Job
 from rufus_core.jobs.training import train_stage
+from rufus_core.lineage.trace import trace
 from rufus_core.settings import ExecutionSettings
 from rufus_core.training.reporter import Reporter
 from tests.jobs.miniature import Runner, short_chain
+from tests.warm import WARM
 
 STEPS = 5
 _RUN = {"steps": STEPS, "checkpoint_interval_steps": 2}
-_PHASES = [{"from_step": 3, "prompts_per_rollout": 1, "kl_coef": 0.5}, {"from_step": 4, "response_budget_tokens": 6}]
+_PHASES = [
+    {"from_step": 3, "prompts_per_rollout": 1, "kl_coef": 0.5},
+    {"from_step": 4, "response_budget_tokens": 6},
+    {"from_step": 9},
+]
 RL = [
     f"stages.rlhf.run={json.dumps(_RUN)}",
     "stages.rlhf.rollout.opt_steps_per_rollout=2",
@@ -32,9 +37,6 @@ RL = [
     "stages.rlhf.dynamic_sampling={low_exclusive: -9.0, oversample_factor: 2.0}",
 ]
 STAGES = ("sft", "rlhf")
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.jobs.test_resume", "rufus_core.jobs.run"])
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ class Training:
         for folder in (self.output, self.state):
             folder.mkdir(parents=True, exist_ok=True)
         self.document.progress.unlink(missing_ok=True)
-        process = _processes.Process(target=_live, args=(self, at_step, number))
+        process = WARM.Process(target=_live, args=(self, at_step, number))
         process.start()
         process.join()
         return process.exitcode
@@ -110,9 +112,13 @@ def _live(training: Training, at_step: int, number: int) -> None:
 
 
 @pytest.fixture(scope="module")
-def documents(home: Path) -> dict[str, JobDocument]:
-    runner = Runner(home, short_chain(f"stages.sft.run={json.dumps(_RUN)}", *RL))
-    return {stage: runner.document(f"stages/{stage}/train") for stage in STAGES}
+def phased(home: Path) -> Runner:
+    return Runner(home, short_chain(f"stages.sft.run={json.dumps(_RUN)}", *RL))
+
+
+@pytest.fixture(scope="module")
+def documents(phased: Runner) -> dict[str, JobDocument]:
+    return {stage: phased.document(f"stages/{stage}/train") for stage in STAGES}
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +190,16 @@ def test_a_broken_state_is_told_in_the_log_and_the_job_starts_anew(
         f"warning: {tensors.parent}: the tensors of this training state were altered after they were written; "
         "this training starts anew\n"
     )
+
+
+def test_the_record_says_at_which_step_which_settings_began_CRL_T4(phased: Runner) -> None:
+    """A fork inside a stage: the configuration holds the phases, the metrics those that came to be."""
+    record = phased.run("stages/rlhf/train")
+    assert {k: v for k, v in record.metrics.items() if k.startswith("phases/")} == {
+        "phases/1/from_step": 3,
+        "phases/2/from_step": 4,
+    }
+    node = trace(phased.store, phased.store.resolve(record.id), verify=False).node(record.id)
+    assert node.step == STEPS
+    forks = [{k: v for k, v in phase.items() if v is not None} for phase in node.config["settings"]["phases"]]
+    assert forks == _PHASES

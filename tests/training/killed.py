@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -25,9 +24,13 @@ from rufus_core.training.sft import train_sft
 from rufus_core.training.state import TrainingState
 from rufus_core.types import Episode, Trajectory, Verdict
 from tests.training import toy
+from tests.warm import WARM
 
 STEPS = 6
-_RUN = {"run": {"steps": STEPS, "checkpoint_interval_steps": 3}}
+_RUN = {
+    "run": {"steps": STEPS, "checkpoint_interval_steps": 3},
+    "optimizer": {"lr_peak": 1e-2, "lr_min": 1e-3, "schedule": "cosine", "warmup_steps": 3},
+}
 _WINDOW = {"low_exclusive": 0.0, "high_exclusive": 1.0, "oversample_factor": 1.5, "max_rounds": 3}
 _PHASES = [
     {"from_step": 3, "prompts_per_rollout": 2, "response_budget_tokens": 3, "kl_coef": 0.5},
@@ -42,12 +45,11 @@ TRAININGS = {
         **_RUN, phases=_PHASES, algorithm={"name": "grpo", "advantage": "mean_only"}
     ),
     "dynamic sampling with refill": toy.rl_stage(**_RUN, dynamic_sampling=_WINDOW),
-    "two optimizer steps": toy.rl_stage(**_RUN, rollout={"opt_steps_per_rollout": 2}, algorithm={"tis": True}),
+    "two optimizer steps with dropout": toy.rl_stage(
+        **_RUN, rollout={"opt_steps_per_rollout": 2}, algorithm={"tis": True}
+    ),
 }
 _FILE_EVENTS = ("open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.truncate")
-
-_processes = multiprocessing.get_context("forkserver")
-_processes.set_forkserver_preload(["tests.training.killed"])
 
 
 class Folder:
@@ -59,7 +61,7 @@ class Folder:
 
     def life(self, parent: Path, name: str, **fate: int) -> int | None:
         """Train in a new process until it ends. Returns its exit code, negative for a signal."""
-        process = _processes.Process(target=_live, args=(self, parent, name), kwargs=fate)
+        process = WARM.Process(target=_live, args=(self, parent, name), kwargs=fate)
         process.start()
         process.join()
         return process.exitcode
@@ -76,11 +78,11 @@ def _live(
     state = TrainingState(folder.state, folder.output, name, STEPS, told)
     state.take_up()
     policy = load_policy(parent)
+    _give_dropout(policy, 0.1 if "dropout" in name else 0.0)
     with Reporter(folder.output / "metrics.jsonl", STEPS) as report:
         arguments = _Sink(report, told, stop), lambda step: policy.save(folder.output / f"step-{step}")
         try:
             if isinstance(stage, SFTStage):
-                _give_dropout(policy, 0.1 if "dropout" in name else 0.0)
                 train_sft(policy, toy.examples(policy, 20), stage, 0, *arguments, state)
             else:
                 gym = _gym(die_at_verdict)
