@@ -66,9 +66,10 @@ class StepRunner:
         record = self._find(step)
         if record is None and step.artifact is not None:
             raise LineageError(f"{step.artifact.id} differs from its record", hint=f"rufus trace {step.artifact.id}")
-        if record is not None:
+        if record is not None and not step.force:
             self._records[step.name] = record
             return StepOutcome("reused", record.digest, record.id)
+        before = record
         self._observer.step_started(step.name)
         self._tracker.step_started(step.name, step.title, {**step.config, "seed": step.seed})
         status, error = "FAILED", "not finished"
@@ -85,7 +86,8 @@ class StepRunner:
         finally:
             self._tracker.step_finished(step.name, status, error)
         self._records[step.name] = record
-        return StepOutcome("completed", record.digest, record.id, log=self._folder(step) / "job.log")
+        log, note = self._folder(step) / "job.log", _compared(before, record) if before else ""
+        return StepOutcome("completed", record.digest, record.id, log=log, note=note)
 
     def _make(self, step: Step) -> Record:
         """Run the step's job to its end. Raises JobFailed and JobCancelled."""
@@ -111,7 +113,7 @@ class StepRunner:
         job.start(partial(self._spawner.spawn, document), prepare)
         code = job.wait(progress, on_progress, self.cancelled)
         record = self._find(step)  # the record, not the exit code, says that a step is done
-        if record is None:
+        if record is None or (step.force and code != 0):  # a forced step may find the record of before
             raise _failure(step, folder, code)
         return record
 
@@ -134,6 +136,7 @@ class StepRunner:
             store=self._store.root,
             placement=self._execution.for_kind(step.kind).model_dump(mode="json"),
             progress=progress,
+            force=step.force,
         )
 
     def _find(self, step: Step) -> Record | None:
@@ -148,6 +151,13 @@ class StepRunner:
 
     def _folder(self, step: Step) -> Path:
         return self._home / "jobs" / f"{slug(step.name)}.{self._fingerprint(step)[:SHORT]}"
+
+
+def _compared(before: Record, now: Record) -> str:
+    """What came of making an intact artifact anew."""
+    if now.digest == before.digest:
+        return "the same bytes as before: its record stays"
+    return f"other bytes than before: {before.digest[:12]} moved to replaced/"
 
 
 def _failure(step: Step, folder: Path, code: int | None) -> JobFailed:

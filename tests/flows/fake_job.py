@@ -1,7 +1,7 @@
 """Carries out a job document as the real jobs do, with a step that takes no time. Run as a script by the tests.
 
 `config` says what to do: "text" is written, "fail" and "crash" are raised, "hang" waits for ever, "wait_for" until that
-file exists.
+file exists. What the file "also" holds is written too, though nothing knows of it.
 """
 
 from __future__ import annotations
@@ -38,12 +38,13 @@ def main(path: Path) -> int:
         time.sleep(0.05)
     attempt = store.attempt(document.name, document.fingerprint)
     texts = [(i.path / "text").read_text() for i in document.inputs.values()]
-    (attempt.folder / "text").write_text("".join([*texts, config["text"]]))
+    also = Path(config["also"]).read_text() if "also" in config else ""
+    (attempt.folder / "text").write_text("".join([*texts, config["text"], also]))
     inputs = {r: Input(name=i.name, digest=i.digest, record_id=i.record_id) for r, i in document.inputs.items()}
     draft = Draft(
         kind=document.kind, version=document.version, config=config, inputs=inputs, step=2, metrics={"x": 1.0}
     )
-    store.publish(attempt, draft)
+    store.publish(attempt, draft, force=document.force)
     return 0
 
 
