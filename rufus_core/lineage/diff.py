@@ -12,8 +12,7 @@ from rufus_core.lineage.rows import RowChanges, row_changes
 from rufus_core.lineage.store import Store
 from rufus_core.types import Frozen, Json
 
-STATIONS = ("checkpoint", "base")
-CODE = "problems", "reward_model", "training"  # kinds whose inputs are compared whatever they are named
+OF_ANY_NAME = ("problems", "reward_model", "training")  # kinds that are compared under different names too
 MACHINE = {"host", "platform"}
 
 
@@ -95,7 +94,7 @@ class _Walk:
             if mine.digest == other.digest:
                 continue
             before, after = self._get(mine), self._get(other)
-            if before and after and (before.name == after.name or after.kind in CODE):
+            if before and after and (before.name == after.name or after.kind in OF_ANY_NAME):
                 self.compare(f"{role}.{name}" if role else name, before, after)
 
     def _pair(self, role: str, old: Record, new: Record) -> ArtifactDiff:
