@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from pydantic import TypeAdapter
+from safetensors import SafetensorError
 
-from rufus_core.errors import LineageError
+from rufus_core.errors import InfrastructureError, LineageError
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_examples, load_problems
 from rufus_core.rollout.policy import Policy, load_policy
@@ -31,13 +32,19 @@ def train_stage(job: Job) -> Outcome:
 
     Raises:
         Preempted: SIGTERM arrived; the step in progress was ended and the state saved.
+        InfrastructureError: a checkpoint couldn't be written; the state is the one before.
     """
     job.use_threads()
     stage = stage_settings(job)
     assert stage.run.steps is not None
 
     def save(step: int) -> None:
-        policy.save(job.output / "checkpoints" / f"step-{step}")
+        folder = job.output / "checkpoints" / f"step-{step}"
+        try:
+            policy.save(folder)
+        except SafetensorError as error:  # so it tells a full disk
+            hint = "free some space and run the same command again; what was trained is kept"
+            raise InfrastructureError(f"can't write this checkpoint: {error}", where=str(folder), hint=hint) from error
 
     with ExitStack() as stack:
         state = _state(job, stage.run.steps, stack.enter_context(job.stoppable()))

@@ -6,6 +6,7 @@ an epoch, the seeds of a step's rollouts.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -17,11 +18,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from rufus_core.errors import LineageError, Preempted
-from rufus_core.lineage.digest import hash_file
 from rufus_core.lineage.files import entries, sync, sync_tree
 
 _FORMAT = 1
@@ -120,13 +120,14 @@ class TrainingState(Unkept):
         partial = self._folder / f".{new.name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        save_file(_everything(self._model, self._optimizer), partial / _TENSORS)
+        tensors = save(_everything(self._model, self._optimizer))
+        (partial / _TENSORS).write_bytes(tensors)
         facts = {
             "format": _FORMAT,
             "identity": self._identity,
             "position": asdict(position),
             "output": _sizes(self._output),
-            "sha256": hash_file(partial / _TENSORS).sha256,
+            "sha256": hashlib.sha256(tensors).hexdigest(),
         }
         (partial / _FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
         sync_tree(partial)
@@ -159,8 +160,9 @@ def _facts(state: Path, identity: str) -> dict[str, Any]:
 
 def _tensors(state: Path, sha256: str) -> dict[str, Tensor]:
     try:
-        if hash_file(state / _TENSORS).sha256 == sha256:
-            return dict(load_file(state / _TENSORS))
+        content = (state / _TENSORS).read_bytes()
+        if hashlib.sha256(content).hexdigest() == sha256:
+            return dict(load(content))
     except (OSError, SafetensorError) as error:
         raise LineageError("the tensors of this training state can't be read", where=str(state)) from error
     raise LineageError("the tensors of this training state were altered after they were written", where=str(state))

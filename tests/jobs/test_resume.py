@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rufus_core.errors import Preempted
+from rufus_core.errors import InfrastructureError, Preempted, RufusError
 from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.job import Job
 from rufus_core.jobs.training import train_stage
@@ -76,12 +77,15 @@ class Training:
     def state(self) -> Path:
         return self.folder / "state"
 
-    def life(self, at_step: int = 0, number: int = 0) -> int | None:
-        """Carry the job out, with a signal at a step. Returns the exit code, negative for a signal that killed it."""
+    def life(self, at_step: int = 0, number: int = 0, file_bytes: int = -1) -> int | None:
+        """Carry the job out, with a signal at a step. Returns the exit code, negative for a signal that killed it.
+
+        No file may outgrow `file_bytes`.
+        """
         for folder in (self.output, self.state):
             folder.mkdir(parents=True, exist_ok=True)
         self.document.progress.unlink(missing_ok=True)
-        process = WARM.Process(target=_live, args=(self, at_step, number))
+        process = WARM.Process(target=_live, args=(self, at_step, number, file_bytes))
         process.start()
         process.join()
         return process.exitcode
@@ -99,13 +103,15 @@ class Training:
         return (self.folder / "job.log").read_text()
 
 
-def _live(training: Training, at_step: int, number: int) -> None:
+def _live(training: Training, at_step: int, number: int, file_bytes: int) -> None:
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
     sys.stdout = (training.folder / "job.log").open("w")
     execution = ExecutionSettings.model_validate(training.document.placement)
     job = _Doomed(training.document, training.output, training.state, execution, at_step, number)
     try:
         outcome = train_stage(job)
-    except Preempted as error:
+    except RufusError as error:
         print(error, flush=True)
         sys.exit(error.exit_code)
     (training.folder / "outcome.json").write_text(json.dumps([outcome.step, outcome.metrics]))
@@ -174,6 +180,18 @@ def test_a_stop_in_the_last_step_comes_too_late(
 ) -> None:
     training = start("sft", tmp_path)
     assert training.life(STEPS, signal.SIGTERM) == 0
+    _same(training, undisturbed["sft"])
+
+
+def test_a_checkpoint_that_cant_be_written_costs_one_step(
+    undisturbed: dict[str, Training], start: Callable[[str, Path], Training], tmp_path: Path
+) -> None:
+    training = start("sft", tmp_path)
+    training.life(1, signal.SIGTERM)
+    assert training.life(file_bytes=20_000) == InfrastructureError.exit_code
+    assert "checkpoints/step-2: can't write this checkpoint" in training.log()
+    assert [path.name for path in training.state.iterdir()] == ["step-1"]
+    assert training.life() == 0
     _same(training, undisturbed["sft"])
 
 
