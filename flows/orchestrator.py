@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from rufus_core.ports import Check, RunObserver, RunOutcome
+from rufus_core.errors import ConfigError
+from rufus_core.lineage.home import store_root
+from rufus_core.lineage.store import Store
+from rufus_core.ports import Check, Deployed, Difference, PagesCheck, Rebuilt, RunObserver, RunOutcome
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import Recipe
 from tasks import servers
@@ -32,7 +35,7 @@ class PrefectOrchestrator:
             from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
             from flows.orphans import end_orphans
-            from flows.recipe import run_recipe
+            from flows.run import run_recipe
 
             with temporary_settings({PREFECT_API_URL: url(), PREFECT_HOME: home / "prefect"}):
                 try:
@@ -49,6 +52,46 @@ class PrefectOrchestrator:
             prefect.ready()
             mlflow.ready()
             yield {"Prefect (flows, steps)": prefect.url, "MLflow (curves, checkpoints)": mlflow.url}
+
+    def verify_pages(self, home: Path, only: Collection[str] | None, prefect: bool) -> PagesCheck:
+        store = Store(store_root(home))
+        differences: list[Difference] = []
+        not_checked = []
+        if (home / "mlflow" / "mlflow.db").exists():
+            from tasks.verification import verify_mlflow
+
+            differences += verify_mlflow(home, store.records(), only)
+        else:
+            not_checked.append("MLflow: this home has no mlflow.db")
+        if not prefect:
+            not_checked.append("Prefect: not asked for")
+        elif "PREFECT_API_URL" not in os.environ and not (home / "prefect" / "prefect.db").exists():
+            not_checked.append("Prefect: this home has no prefect.db")
+        else:
+            with _prefect_api(home) as url:
+                from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+
+                from flows.verification import known_digests, verify_prefect
+
+                with temporary_settings({PREFECT_API_URL: url(), PREFECT_HOME: home / "prefect"}):
+                    differences += verify_prefect(known_digests(store))
+        return PagesCheck(tuple(differences), tuple(not_checked))
+
+    def deploy(self, file: Path, names: Collection[str], check: bool) -> list[Deployed]:
+        if not check and not os.environ.get("PREFECT_API_URL"):
+            raise ConfigError(
+                "nothing says which Prefect server to deploy to",
+                where="PREFECT_API_URL",
+                hint="export PREFECT_API_URL=http://127.0.0.1:4200/api for that of `rufus ui`; --check needs no server",
+            )
+        from flows import deploy
+
+        return deploy.check(file) if check else deploy.deploy(file, names)
+
+    def rebuild_mlflow(self, home: Path, experiment: str, warn: Callable[[str], None]) -> Rebuilt:
+        from tasks.rebuild import rebuild_mlflow
+
+        return rebuild_mlflow(home, experiment, os.environ.get("MLFLOW_TRACKING_URI"), warn)
 
     def checks(self) -> list[Check]:
         return [

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import FlowFilter, FlowFilterName, FlowRunFilter, FlowRunFilterState
+from prefect.client.schemas.filters import (
+    FlowFilter,
+    FlowFilterName,
+    FlowRunFilter,
+    FlowRunFilterState,
+    TaskRunFilter,
+    TaskRunFilterState,
+)
 from prefect.client.schemas.filters import FlowRunFilterStateType as StateIs
+from prefect.client.schemas.filters import TaskRunFilterStateType as TaskStateIs
 from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.states import Crashed
 
-from flows.recipe import FLOW
+from flows.run import FLOW
 from rufus_core.lineage.process import ProcessId
 
 WHY = "the process of this run died"
@@ -24,6 +32,15 @@ def end_orphans() -> None:
             process = run.parameters.get("process")
             if process and ProcessId.parse(process).gone():
                 _end(client, run)
+
+
+def end_tasks_of_dead_runs() -> None:
+    """Mark as crashed the tasks that Prefect left running when it marked a deployed flow run so."""
+    crashed = FlowRunFilter(state=FlowRunFilterState(type=StateIs(any_=[StateType.CRASHED])))
+    running = TaskRunFilter(state=TaskRunFilterState(type=TaskStateIs(any_=[StateType.RUNNING])))
+    with get_client(sync_client=True) as client:
+        for task in client.read_task_runs(flow_run_filter=crashed, task_run_filter=running):
+            client.set_task_run_state(task.id, Crashed(message=WHY), force=True)
 
 
 def _end(client: SyncPrefectClient, run: FlowRun) -> None:

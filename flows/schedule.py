@@ -41,9 +41,9 @@ def fitting(steps: Sequence[Step], threads_of: Callable[[Step], int], busy: int,
     return chosen
 
 
-def startable(waiting: Mapping[str, Step], outcomes: Mapping[str, StepOutcome]) -> list[Step]:
-    """Steps whose inputs are there; none after a failure."""
+def startable(waiting: Mapping[str, Step], outcomes: Mapping[str, StepOutcome], keep_going: bool = False) -> list[Step]:
+    """Steps whose inputs are there; none after a failure, unless `keep_going`."""
     done = {name for name, outcome in outcomes.items() if outcome.status in ("reused", "completed")}
-    if len(done) < len(outcomes):
+    if len(done) < len(outcomes) and not keep_going:
         return []
     return [step for step in waiting.values() if done.issuperset(step.inputs.values())]

@@ -77,6 +77,8 @@ def prefect_environment(home: Path) -> dict[str, str]:
         "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",  # the terminal is the progress display's
         "PREFECT_SERVER_LOGGING_LEVEL": "WARNING",
         "PREFECT_CLI_PROMPT": "false",
+        # On the disk: leases in the server's memory are forgotten with it, and their slots would stay taken for ever.
+        "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
     }
 
 

@@ -6,23 +6,26 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rufus_core.errors import JobFailed, LineageError, RufusError
+from rufus_core.errors import JobFailed, JobLost, LineageError, Preempted, RufusError
 from rufus_core.jobs.document import InputArtifact, JobDocument
 from rufus_core.lineage.cache import HashCache
 from rufus_core.lineage.canonical import fingerprint
 from rufus_core.lineage.home import store_root
-from rufus_core.lineage.names import SHORT, slug
+from rufus_core.lineage.names import SHORT, record_id, slug
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.ports import RunObserver, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step
+from rufus_core.recipe.spared import spared
 from rufus_core.settings import ExecutionSettings
 from tasks.launcher import JobCancelled, LocalJob
+from tasks.retries import with_retries
 from tasks.spawner import Spawner
 from tasks.tracking import Tracker
 
@@ -32,7 +35,8 @@ _RAISED = re.compile(r"[\w.]+(Error|Exception|Exit)\b")  # a traceback's last li
 class StepRunner:
     """Runs steps of one graph, each after its inputs; safe to call from several threads.
 
-    Set `cancelled` to end every running job.
+    Set `cancelled` to end every running job, and `at_once` to give none of them time to save its state. `around` is
+    entered while a step's job runs, and gives its record's links.
     """
 
     def __init__(
@@ -42,21 +46,27 @@ class StepRunner:
         tracker: Tracker,
         observer: RunObserver,
         spawner: Spawner,
+        around: Callable[[Step], AbstractContextManager[Mapping[str, str]]],
     ) -> None:
-        self.cancelled = threading.Event()
+        self.cancelled, self.at_once = threading.Event(), threading.Event()
         self._home, self._execution = home, execution
         self._tracker, self._observer = tracker, observer
-        self._spawner = spawner
+        self._spawner, self._around = spawner, around
         self._store = Store(store_root(home), HashCache(home / "hashes.json"))
         self._finding = threading.Lock()  # the cache of hashes belongs to one thread at a time
         self._records: dict[str, Record] = {}
+        self._spared: dict[str, Record] = {}  # by id
+
+    def spare(self, graph: Sequence[Step]) -> None:
+        """Let records stand in for trainings whose collected steps nothing in this graph reads."""
+        self._spared = spared(graph, self._store)
 
     def run(self, step: Step) -> StepOutcome:
         """Reuse the step's artifact or make it. A job's failure is an outcome; a bug raises."""
         try:
             outcome = self._reuse_or_make(step)
-        except JobCancelled:
-            outcome = StepOutcome("cancelled", log=self._folder(step) / "job.log")
+        except JobCancelled as cancelled:
+            outcome = StepOutcome("cancelled", log=self._folder(step) / "job.log", note=str(cancelled))
         except RufusError as error:
             outcome = StepOutcome("failed", error=str(error), log=self._folder(step) / "job.log")
         self._observer.step_finished(step.name, outcome)
@@ -71,10 +81,11 @@ class StepRunner:
             return StepOutcome("reused", record.digest, record.id)
         before = record
         self._observer.step_started(step.name)
-        self._tracker.step_started(step.name, step.title, {**step.config, "seed": step.seed})
+        key = self._tracker.step_started(step.name, step.title, {**step.config, "seed": step.seed})
         status, error = "FAILED", "not finished"
         try:
-            record = self._make(step)
+            with self._around(step) as links:
+                record, joined = self._make_surely(step, {**links, "mlflow.key": key})
             self._tracker.published(step.name, record)
             status, error = "FINISHED", ""
         except JobCancelled:
@@ -87,10 +98,19 @@ class StepRunner:
             self._tracker.step_finished(step.name, status, error)
         self._records[step.name] = record
         log, note = self._folder(step) / "job.log", _compared(before, record) if before else ""
-        return StepOutcome("completed", record.digest, record.id, log=log, note=note)
+        return StepOutcome("completed", record.digest, record.id, log=log, joined=joined, note=note)
 
-    def _make(self, step: Step) -> Record:
-        """Run the step's job to its end. Raises JobFailed and JobCancelled."""
+    def _make_surely(self, step: Step, links: Mapping[str, str]) -> tuple[Record, bool]:
+        return with_retries(
+            lambda: self._make(step, links),
+            self._folder(step) / "lost.jsonl",
+            self._execution,
+            self.cancelled,
+            self._observer.warned,
+        )
+
+    def _make(self, step: Step, links: Mapping[str, str]) -> tuple[Record, bool]:
+        """Run the step's job to its end; whether it was joined. Raises JobFailed and JobCancelled."""
         folder = self._folder(step)
         job = LocalJob(folder)
         document = folder / "document.json"
@@ -99,7 +119,7 @@ class StepRunner:
         def prepare() -> None:
             (folder / "error.json").unlink(missing_ok=True)
             progress.unlink(missing_ok=True)
-            self._document(step, progress).save(document)
+            self._document(step, progress, links).save(document)
 
         def on_progress(line: Mapping[str, Any]) -> None:
             metrics = {name: float(value) for name, value in line.get("metrics", {}).items()}
@@ -110,14 +130,19 @@ class StepRunner:
 
         if self.cancelled.is_set():
             raise JobCancelled
-        job.start(partial(self._spawner.spawn, document), prepare)
-        code = job.wait(progress, on_progress, self.cancelled)
+        joined = job.start(partial(self._spawner.spawn, document), prepare)
+        try:
+            code = job.wait(progress, on_progress, self.cancelled, self.at_once)
+        except JobCancelled:
+            raise JobCancelled(_preempted(folder)) from None
         record = self._find(step)  # the record, not the exit code, says that a step is done
         if record is None or (step.force and code != 0):  # a forced step may find the record of before
+            if why := _preempted(folder):  # by whom, nobody told us: only they know whether it should go on
+                raise JobCancelled(why)
             raise _failure(step, folder, code)
-        return record
+        return record, joined
 
-    def _document(self, step: Step, progress: Path) -> JobDocument:
+    def _document(self, step: Step, progress: Path, links: Mapping[str, str]) -> JobDocument:
         inputs = {role: self._records[name] for role, name in step.inputs.items()}
         return JobDocument(
             name=step.name,
@@ -136,6 +161,7 @@ class StepRunner:
             store=self._store.root,
             placement=self._execution.for_kind(step.kind).model_dump(mode="json"),
             progress=progress,
+            links=dict(links),
             force=step.force,
         )
 
@@ -143,7 +169,7 @@ class StepRunner:
         given = step.artifact
         wanted = (given.name, given.fingerprint) if given else (step.name, self._fingerprint(step))
         with self._finding:
-            return self._store.find(*wanted)
+            return self._store.find(*wanted) or self._spared.get(record_id(*wanted))
 
     def _fingerprint(self, step: Step) -> str:
         digests = {role: self._records[name].digest for role, name in step.inputs.items()}
@@ -160,6 +186,15 @@ def _compared(before: Record, now: Record) -> str:
     return f"other bytes than before: {before.digest[:12]} moved to replaced/"
 
 
+def _preempted(folder: Path) -> str:
+    """What a job said that was told to stop and kept its state, if it did."""
+    try:
+        told = json.loads((folder / "error.json").read_text())
+    except (FileNotFoundError, ValueError):
+        return ""
+    return f"{told['what']}; {told['hint']}" if told["type"] == Preempted.__name__ else ""
+
+
 def _failure(step: Step, folder: Path, code: int | None) -> JobFailed:
     """What the job said of its failure, else its last line, else how it ended."""
     error = folder / "error.json"
@@ -169,8 +204,10 @@ def _failure(step: Step, folder: Path, code: int | None) -> JobFailed:
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         hint = "perhaps the machine ran out of memory" if name == "SIGKILL" else None
-        return JobFailed(f"the job of {step.name} was ended by {name}", hint=hint)
+        return JobLost(f"the job of {step.name} was ended by {name}", hint=hint)
     told = (folder / "job.log").read_text(errors="replace").splitlines()
-    raised = (line for line in reversed(told) if _RAISED.match(line))
-    reason = next(raised, next((line for line in reversed(told) if line.strip()), "it wrote nothing"))
+    raised = next((line for line in reversed(told) if _RAISED.match(line)), None)
+    if code is None and raised is None:  # nobody saw its end, and it says nothing of one: it was killed
+        return JobLost(f"the job of {step.name} is gone and left no result")
+    reason = raised or next((line for line in reversed(told) if line.strip()), "it wrote nothing")
     return JobFailed(f"the job of {step.name} ended without a result: {reason.strip()}")

@@ -32,7 +32,7 @@ def load_recipe(recipe: Path | str = "rufus_air", profile: Path | str = "cpu", o
     for argument in overrides:
         tree = _with_override(tree, argument)
     tree = merge_at(tree, ["profile"], Node(profile_file.stem, str(profile_file)))
-    settings = validated(tree)
+    settings = validated(tree, Recipe, "the recipe")
     raise_faults([*_chain_faults(tree, settings), *_reference_faults(tree, settings)])
     return settings
 

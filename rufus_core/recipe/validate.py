@@ -6,16 +6,16 @@ import difflib
 import json
 import types
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from rufus_core.errors import ConfigError
 from rufus_core.recipe.document import Node, descend, plain
-from rufus_core.settings import Recipe
-
 MAX_FAULTS_SHOWN = 5
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
@@ -25,23 +25,23 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names) or 'none'}"
 
 
-def validated(tree: Node) -> Recipe:
-    """The tree as a recipe.
+def validated(tree: Node, model: type[Model], whole: str) -> Model:
+    """The tree as settings of this kind. `whole` names what the tree is of, for example "the recipe".
 
     Raises:
         ConfigError: an unknown key, a missing one or a wrong value; several are told at once.
     """
-    faults = list(_unknown_keys(tree, Recipe, ()))
+    faults = list(_unknown_keys(tree, model, (), whole))
     try:
         # Strict: "8" is no number and true is no count. JSON input, so that a list may fill a tuple.
-        recipe = Recipe.model_validate_json(json.dumps(plain(tree), allow_nan=False), strict=True)
+        settings = model.model_validate_json(json.dumps(plain(tree), allow_nan=False), strict=True)
     except ValidationError as error:
         details = error.errors(include_url=False, include_context=False)
-        faults += [_fault(tree, detail) for detail in details if detail["type"] != "extra_forbidden"]
+        faults += [_fault(tree, detail, whole) for detail in details if detail["type"] != "extra_forbidden"]
         raise_faults(faults)
         raise
     raise_faults(faults)
-    return recipe
+    return settings
 
 
 def raise_faults(faults: list[ConfigError]) -> None:
@@ -56,23 +56,23 @@ def raise_faults(faults: list[ConfigError]) -> None:
         )
 
 
-def _unknown_keys(node: Node, annotation: Any, path: tuple[str, ...]) -> Iterator[ConfigError]:
+def _unknown_keys(node: Node, annotation: Any, path: tuple[str, ...], whole: str) -> Iterator[ConfigError]:
     shape = _shape(annotation, node)
     if isinstance(node.value, list) and get_origin(shape) is tuple:
         for index, item in enumerate(node.value):
-            yield from _unknown_keys(item, get_args(shape)[0], (*path, str(index)))
+            yield from _unknown_keys(item, get_args(shape)[0], (*path, str(index)), whole)
     if not isinstance(node.value, dict):
         return
     if get_origin(shape) is dict:
         for key, child in node.value.items():
-            yield from _unknown_keys(child, get_args(shape)[1], (*path, key))
+            yield from _unknown_keys(child, get_args(shape)[1], (*path, key), whole)
     elif isinstance(shape, type) and issubclass(shape, BaseModel):
         fields = shape.model_fields
         for key, child in node.value.items():
             if key in fields:
-                yield from _unknown_keys(child, fields[key].annotation, (*path, key))
+                yield from _unknown_keys(child, fields[key].annotation, (*path, key), whole)
             else:
-                place = ".".join(path) or "the recipe"
+                place = ".".join(path) or whole
                 yield ConfigError(f"unknown key {key!r} in {place}", where=child.where, hint=nearest(key, fields))
 
 
@@ -94,9 +94,9 @@ def _shape(annotation: Any, node: Node) -> Any:
     return None
 
 
-def _fault(tree: Node, detail: ErrorDetails) -> ConfigError:
+def _fault(tree: Node, detail: ErrorDetails, whole: str) -> ConfigError:
     taken, node = descend(tree, detail["loc"])
-    path = ".".join(taken) or "the recipe"
+    path = ".".join(taken) or whole
     message = detail["msg"]
     if detail["type"] == "missing":
         return ConfigError(f"{path} has no {detail['loc'][-1]!r}", where=node.where, hint="it must be given")

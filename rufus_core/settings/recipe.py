@@ -105,6 +105,8 @@ class ExecutionSettings(Frozen):
     threads: Positive = 2  # torch threads of a job that trains
     scoring_threads: Positive = 1  # of one that scores: two side by side use two cores better than one after the other
     rollout_workers: Positive = 2  # threads that run tools and verifiers
+    job_tries: Positive = 3  # of a job whose process or machine went away; no other failure is tried again
+    retry_seconds: Annotated[float, Field(ge=0.0)] = 5.0  # until the second try; the wait for each later one is longer
     allow_unisolated_code: bool = False  # run a policy's code without a sandbox where the kernel offers none
 
     def for_kind(self, kind: str) -> ExecutionSettings:

@@ -1,12 +1,15 @@
 """Carries out a job document as the real jobs do, with a step that takes no time. Run as a script by the tests.
 
-`config` says what to do: "text" is written, "fail" and "crash" are raised, "hang" waits for ever, "wait_for" until that
-file exists. What the file "also" holds is written too, though nothing knows of it.
+`config` says what to do: "text" is written, "fail" and "crash" are raised, "need" fails unless that file exists, "hang"
+waits for ever, "wait_for" until that file exists, "die" kills the job as long as that file has a line left. What
+the file "also" holds is written too, though nothing knows of it.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -24,8 +27,11 @@ def main(path: Path) -> int:
     store = Store(document.store)
     with (document.store.parent / "started.txt").open("a") as started:
         started.write(document.name + "\n")
-    if "fail" in config:
-        error = DataError(config["fail"], where="my.jsonl:3", hint="mend it")
+    if "die" in config and (lines := Path(config["die"]).read_text().splitlines()):
+        Path(config["die"]).write_text("".join(f"{line}\n" for line in lines[1:]))
+        os.kill(os.getpid(), signal.SIGKILL)
+    if "fail" in config or not Path(config.get("need", "/")).exists():
+        error = DataError(config.get("fail", "not yet"), where="my.jsonl:3", hint="mend it")
         told = {"type": "DataError", "what": error.what, "where": error.where, "hint": error.hint}
         (path.parent / "error.json").write_text(json.dumps(told))
         return error.exit_code
@@ -42,7 +48,13 @@ def main(path: Path) -> int:
     (attempt.folder / "text").write_text("".join([*texts, config["text"], also]))
     inputs = {r: Input(name=i.name, digest=i.digest, record_id=i.record_id) for r, i in document.inputs.items()}
     draft = Draft(
-        kind=document.kind, version=document.version, config=config, inputs=inputs, step=2, metrics={"x": 1.0}
+        kind=document.kind,
+        version=document.version,
+        config=config,
+        inputs=inputs,
+        step=2,
+        metrics={"x": 1.0},
+        links=document.links,
     )
     store.publish(attempt, draft, force=document.force)
     return 0

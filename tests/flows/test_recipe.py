@@ -21,10 +21,11 @@ from flows.orchestrator import PrefectOrchestrator
 from rufus_core.lineage import Record, Store
 from rufus_core.ports import RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step
-from rufus_core.settings import BaseModelSettings, Recipe
+from rufus_core.settings import BaseModelSettings, ExecutionSettings, Recipe
 from tasks import servers
 
-RECIPE = Recipe(name="tiny", profile="test", base=BaseModelSettings(name="base"), stages={})
+AT_ONCE = ExecutionSettings(retry_seconds=0.0)
+RECIPE = Recipe(name="tiny", profile="test", base=BaseModelSettings(name="base"), stages={}, execution=AT_ONCE)
 ROOT = Path(__file__).parents[2]
 COMMAND = (sys.executable, str(Path(__file__).with_name("fake_job.py")))
 
@@ -207,7 +208,73 @@ def test_a_job_that_fails_is_told_in_its_own_words(home: Path, api: str) -> None
     assert outcome.steps[NAMES[2]].error == "my.jsonl:3: no such row (mend it)"
     flow_run, tasks = shown(api)
     assert flow_run["state_name"] == "Failed"
+    assert flow_run["state"]["message"].endswith("has no deployment: the same rufus command goes on")
     assert tasks["Math: train"] == "Failed"
+
+
+def test_a_job_that_is_killed_is_tried_again_and_one_that_fails_is_not(home: Path, api: str) -> None:
+    deaths = home / "deaths"
+    deaths.write_text("one\ntwo\n")
+    before = len(jobs_started(home))
+    outcome, seen = run(home, graph(die=str(deaths), text="third time"))
+    assert statuses(outcome)[NAMES[2]] == "completed"
+    assert jobs_started(home)[before:] == [NAMES[2]] * 3
+    assert seen.started == [NAMES[2]]
+    assert [text for text in seen.warnings if "SIGKILL" in text and "; try " in text] == seen.warnings[:2]
+
+    before = len(jobs_started(home))
+    run(home, graph(fail="no such row, ever"))
+    assert jobs_started(home)[before:] == [NAMES[2]]
+
+
+def test_tries_are_bounded_and_a_later_run_knows_how_many_there_were(home: Path, api: str) -> None:
+    deaths = home / "many_deaths"
+    deaths.write_text("again\n" * 9)
+    for tries in (3, 1):
+        before = len(jobs_started(home))
+        outcome, _ = run(home, graph(die=str(deaths), text="never"))
+        assert statuses(outcome)[NAMES[2]] == "failed"
+        assert jobs_started(home)[before:] == [NAMES[2]] * tries
+
+
+def test_a_record_links_to_the_runs_that_show_it(home: Path, api: str) -> None:
+    outcome, _ = run(home, graph(text="linked"))
+    record = Store(home / "store").get(outcome.steps[NAMES[2]].record_id or "")
+    assert record is not None
+    flow_run, _ = shown(api)
+    assert record.links["prefect.flow_run"] == flow_run["id"]
+    task = httpx.get(f"{api}/task_runs/{record.links['prefect.task_run']}").json()
+    assert (task["flow_run_id"], task["name"]) == (flow_run["id"], "Math: train")
+    client = MlflowClient(tracking_uri=f"sqlite:///{home}/mlflow/mlflow.db")
+    experiment = client.get_experiment_by_name("tiny")
+    assert experiment is not None
+    wanted = f"tags.`rufus.key` = '{record.links['mlflow.key']}'"
+    (run_,) = client.search_runs([experiment.experiment_id], wanted)
+    assert run_.info.run_name == "Math: train"
+
+
+def test_a_run_shows_where_its_checkpoints_come_from_and_one_that_makes_nothing_shows_nothing(
+    home: Path, api: str
+) -> None:
+    outcome, _ = run(home, graph(text="shown"))
+    pages = artifacts(api)
+    assert set(pages) == {"rufus-lineage", "rufus-stages", "rufus-store", "rufus-mlflow"}
+    digest = outcome.steps[NAMES[2]].digest or ""
+    page = pages["rufus-lineage"]
+    assert f"- digest: `{digest}`" in page
+    assert f"- parent: `{outcome.steps['base'].record_id}`" in page
+    assert f"rufus trace {digest[:12]}" in page
+    assert digest[:12] in pages["rufus-stages"]
+    assert (home / "store").as_uri() in pages["rufus-store"]
+    run(home, graph(text="shown"))
+    assert artifacts(api) == {}
+
+
+def artifacts(api: str) -> dict[str, str]:
+    """Those of the newest flow run by key."""
+    flow_run, _ = shown(api)
+    query = {"flow_runs": {"id": {"any_": [flow_run["id"]]}}}
+    return {each["key"]: each["data"] for each in httpx.post(f"{api}/artifacts/filter", json=query).json()}
 
 
 def test_a_job_that_crashes_names_its_log_and_is_never_taken_for_done(home: Path, api: str) -> None:
@@ -255,6 +322,7 @@ def test_after_kill_9_the_next_run_joins_the_living_job_and_starts_no_second_one
     outcome, seen = run(home, graph(**config), Recorder(lambda step: go.touch()))
     assert statuses(outcome) == dict(zip(NAMES, ("reused", "reused", "completed"), strict=True))
     assert [p.step for p in seen.progress[NAMES[2]]] == [1, 2]
+    assert shown(api)[1]["Math: train"] == "Joined"
     assert jobs_started(home) == before
     assert httpx.get(f"{api}/flow_runs/{killed['id']}").json()["state_name"] == "Crashed"
 

@@ -60,3 +60,10 @@ def test_the_shipped_recipe_keeps_inputs_first_and_scores_last() -> None:
     assert all(order.index(name) < order.index(step.name) for step in graph for name in step.inputs.values())
     kinds = [step.kind for step in by_urgency(graph)]
     assert set(kinds[kinds.index("scores") :]) == {"scores"}
+
+
+def test_a_failure_stops_what_is_made_from_it_alone_where_the_run_goes_on() -> None:
+    steps = {name: Step(name, "scores", name, {}, inputs={"a": "a"} if name == "c" else {}) for name in ("b", "c")}
+    failed = {"a": StepOutcome("failed")}
+    assert startable(steps, failed) == []
+    assert [step.name for step in startable(steps, failed, keep_going=True)] == ["b"]

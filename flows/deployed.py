@@ -1,0 +1,59 @@
+"""What all deployed flows do: settings from names, a graph, and a run of it that the flow run's log tells about."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from prefect import get_run_logger
+
+from flows.orphans import end_tasks_of_dead_runs
+from flows.run import run_tracked
+from rufus_core.errors import ConfigError
+from rufus_core.lineage.home import rufus_home, store_root
+from rufus_core.lineage.store import Store
+from rufus_core.ports import RunOutcome, StepOutcome, StepProgress
+from rufus_core.recipe.graph import Step
+from rufus_core.recipe.load import load_recipe
+from rufus_core.settings import Recipe
+
+Graph = Callable[[Recipe, Store], Sequence[Step]]
+
+
+def run_deployed(
+    graph: Graph, recipe: str, profile: str, overrides: list[str] | None, home: str | None, keep_going: bool = False
+) -> RunOutcome:
+    """Run the graph of a recipe that is given by names.
+
+    Raises:
+        ConfigError: neither `home` nor RUFUS_HOME is set. A worker starts flows in a folder that it deletes later.
+    """
+    if not home and not os.environ.get("RUFUS_HOME"):
+        raise ConfigError(
+            "this worker doesn't know where runs live", where="home", hint="set RUFUS_HOME for the worker"
+        )
+    end_tasks_of_dead_runs()
+    settings = load_recipe(recipe, profile, overrides or [])
+    folder = rufus_home(Path(home) if home else None)
+    steps = graph(settings, Store(store_root(folder)))
+    return run_tracked(settings, steps, folder, LogObserver(), keep_going=keep_going)
+
+
+class LogObserver:
+    """Tells a flow run's log what happens, where no terminal listens."""
+
+    def __init__(self) -> None:
+        self._logger = get_run_logger()
+
+    def step_started(self, step: str) -> None:
+        self._logger.info("%s: started", step)
+
+    def step_progressed(self, step: str, progress: StepProgress) -> None:
+        """Curves are in MLflow."""
+
+    def step_finished(self, step: str, outcome: StepOutcome) -> None:
+        self._logger.info("%s: %s %s", step, outcome.status, outcome.error)
+
+    def warned(self, message: str) -> None:
+        self._logger.warning(message)
