@@ -16,7 +16,7 @@ from tasks.tracking import Tracker
 def point_aliases(recipe: Recipe, graph: Sequence[Step], outcome: RunOutcome, store: Store, tracker: Tracker) -> None:
     """Write the aliases that moved to the store and to MLflow: `sft` and so on, and for the last stage `rufus-air`."""
     registered = recipe.name.replace("_", "-")
-    last = list(recipe.stages)[-1]
+    last = next(reversed(recipe.stages), None)
     aliases = Aliases(store.root)
     for step in graph:
         ended = outcome.steps.get(step.name)

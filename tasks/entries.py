@@ -82,7 +82,8 @@ def _metrics(
 
 def _split(record: Record, find: Find) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
     """Inputs by role: models, and all others as datasets. Where a record is gone, the name tells."""
-    models, datasets = {}, {}
+    models: dict[str, dict[str, str]] = {}
+    datasets: dict[str, dict[str, str]] = {}
     for role, one in record.inputs.items():
         made = find(one.record_id)
         kind = made.kind if made else one.name.rpartition("/")[2]

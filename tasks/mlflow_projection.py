@@ -30,7 +30,7 @@ from mlflow.entities import (
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from tasks.processes import ProcessId
+from rufus_core.lineage.process import ProcessId
 
 OUTAGES = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError)
 REFUSALS = ("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST")
@@ -184,7 +184,7 @@ class MlflowProjection:
                 source,
                 made.source_run_id,
                 tags,
-                description=f"`{model['name']}`, digest `{model['digest']}`",
+                description=f"{model['name']}, digest {model['digest']}",
             ).version
         link = json.dumps([{"name": registered, "version": int(version)}])
         self._client.set_logged_model_tags(made.model_id, {VERSIONS: link})

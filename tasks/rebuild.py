@@ -85,9 +85,9 @@ def _fill(
     for record in records.values():
         _send_run(record, store, records.get, send)
     for pointer in Aliases(store.root).current().values():
-        record = records.get(pointer.record_id)
-        if record is not None:
-            model = {"name": record.name, "digest": record.digest, "record": record.id}
+        if pointer.record_id in records:
+            name = records[pointer.record_id].name
+            model = {"name": name, "digest": pointer.digest, "record": pointer.record_id}
             send("point_alias", registered=pointer.registered, alias=pointer.alias, model=model)
 
 
