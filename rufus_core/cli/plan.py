@@ -12,15 +12,17 @@ from rich.table import Table
 from rich.text import Text
 
 from rufus_core.cli.output import console, print_json
+from rufus_core.cli.parts import Force, From, Only, Until
 from rufus_core.cli.steps import print_steps
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.lineage.cache import HashCache
 from rufus_core.lineage.home import rufus_home, store_root
 from rufus_core.lineage.store import Store
+from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.plan import PhasePlan, Plan, StagePlan, make_plan
-from rufus_core.recipe.status import GraphStatus, graph_status
-from rufus_core.settings import Recipe
+from rufus_core.recipe.status import graph_status
+from rufus_core.recipe.until import part
 
 NOT_STATED = "not stated"
 
@@ -32,6 +34,10 @@ def plan(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value; may be repeated.")
     ] = None,
     home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    until: Until = None,
+    from_: From = None,
+    only: Only = None,
+    force: Force = None,
     steps: Annotated[bool, typer.Option("--steps", help="Show every step of a run, and nothing else.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
@@ -43,11 +49,15 @@ def plan(
     settings = load_recipe(recipe, profile, overrides or ())
     result, refusal, status = make_plan(settings), None, None
     try:
-        status = _status(settings, rufus_home(home))
+        graph = build_graph(settings)
     except (ConfigError, DataError) as error:  # the plan of a recipe that can't be run here is a plan all the same
         if steps:
             raise
         refusal = str(error)
+    else:
+        place = rufus_home(home)
+        store = Store(store_root(place), HashCache(place / "hashes.json"))
+        status = graph_status(part(graph, store, until=until, start=from_, only=only, force=force), store)
     if json_:
         told = None if status is None else status.model_dump(mode="json")
         print_json({**result.model_dump(mode="json"), "run": told, "refusal": refusal})
@@ -60,13 +70,6 @@ def plan(
         print_steps(status, out, every=steps)
     else:
         out.print(Text(f"`rufus run` would refuse this: {refusal}"))
-
-
-def _status(recipe: Recipe, home: Path) -> GraphStatus:
-    """Raises ConfigError and DataError where a run would refuse the recipe."""
-    from rufus_core.recipe.graph import build_graph
-
-    return graph_status(build_graph(recipe), Store(store_root(home), HashCache(home / "hashes.json")))
 
 
 def _print_recipe(result: Plan, out: Console) -> None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from rufus_core.cli.parts import Force, From, Only, Until
+
 
 def run(
     profile: Annotated[str, typer.Option(help="Where it runs: a name of deployments/profiles, or a file.")] = "cpu",
@@ -15,22 +17,15 @@ def run(
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be given again.")
     ] = None,
     home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
-    until: Annotated[str | None, typer.Option(metavar="STAGE", help="Stop after this stage.")] = None,
-    from_: Annotated[
-        str | None,
-        typer.Option("--from", metavar="STAGE", help="Start at this stage, on the newest checkpoints above it."),
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="This stage alone, on the newest checkpoint above it.")
-    ] = None,
-    force: Annotated[
-        str | None, typer.Option(metavar="STAGE", help="Make this stage's steps anew although they are intact.")
-    ] = None,
+    until: Until = None,
+    from_: From = None,
+    only: Only = None,
+    force: Force = None,
 ) -> None:
     """Run the recipe. Steps whose artifacts are intact are reused, so the same command goes on after a stop.
 
     `--from` and `--only` take the checkpoints above as they are, also if the recipe has changed since. `rufus plan`
-    says what a run would make and why.
+    with the same options says what would be made, and why.
     """
     from rufus_core.cli.orchestration import carry_out
     from rufus_core.cli.output import console

@@ -23,6 +23,7 @@ def print_steps(status: GraphStatus, out: Console, every: bool) -> None:
     if not every and all(step.record is None for step in status.steps):
         shown = []  # nothing was ever made: the line below says it
     if shown:
+        out.print(Text("Steps: what `rufus run` would do, and how long that took the last time", style="italic"))
         out.print(_table(shown))
         out.print()
     for line in _summary(status):
@@ -30,8 +31,7 @@ def print_steps(status: GraphStatus, out: Console, every: bool) -> None:
 
 
 def _table(steps: list[StepStatus]) -> Table:
-    title = "Steps: what `rufus run` would do, and how long that took the last time"
-    table = Table(box=None, padding=(0, 1, 0, 0), title=title, title_justify="left", header_style="bold")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     for column in ("step", "", "time", "measured"):
         table.add_column(column, no_wrap=True, justify="right" if column == "time" else "left")
     table.add_column("why", overflow="fold")

@@ -90,6 +90,16 @@ def test_a_plan_says_what_a_run_would_do_with_what_the_home_holds(tmp_path: Path
     assert told["refusal"] is None
 
 
+def test_a_part_of_the_recipe_is_planned_as_it_would_run(tmp_path: Path) -> None:
+    told = json.loads(rufus("plan", "--until", "sft", "--force", "sft", "--json", "--home", str(tmp_path)).stdout)
+    names = [step["name"] for step in told["run"]["steps"]]
+    assert "stages/sft/train" in names
+    assert "stages/reasoning_rl/train" not in names
+    done = rufus("plan", "--only", "sft", "--home", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.endswith("the store holds no base to start from (make it with `rufus run --until base`)\n")
+
+
 def test_a_plan_of_a_home_without_a_store_is_one_line_about_the_steps(tmp_path: Path) -> None:
     lines = rufus("plan", "--home", str(tmp_path / "none")).stdout.splitlines()
     assert lines[-1] == "`rufus run`: of 35 steps 0 reused, 35 made."
