@@ -126,6 +126,8 @@ def drift(records: Sequence[Record], now: Provenance, versions: Mapping[str, str
         ):
             if old != new:
                 lines[f"{what}: {_short(old)} then, {_short(new)} now"] = None
+        if record.schema_version == 1 and record.kind == "problems":
+            lines["records of version 1 don't keep the order of data sources, on which a mixture depends"] = None
         declared = versions.get(record.kind)
         if declared is not None and declared != record.version:
             lines[f"{record.kind} steps: version {record.version} then, {declared} now"] = None

@@ -16,7 +16,7 @@ from rufus_core.lineage.digest import FileEntry
 from rufus_core.lineage.names import record_id
 from rufus_core.types import Frozen, Json
 
-SCHEMA_VERSION = 2  # 2: the provenance has an image
+SCHEMA_VERSION = 2  # 2: the provenance has an image; keys stay in the order in which a step read them
 READABLE = (1, SCHEMA_VERSION)
 _AGAIN = "move that folder out of the store; `rufus run` then makes the artifact again"
 
@@ -178,7 +178,7 @@ def _refuse(constant: str) -> None:
 
 
 def _spelt(content: Any) -> str:
-    return json.dumps(content, indent=1, sort_keys=True) + "\n"
+    return json.dumps(content, indent=1) + "\n"  # unsorted: a mixture depends on the order of its sources
 
 
 def seal_of(content: dict[str, Any]) -> str:

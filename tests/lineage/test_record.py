@@ -107,3 +107,9 @@ def test_a_byte_that_the_seal_does_not_cover_shows(tmp_path):
     file.write_text(text.replace(' "seed"', '\t"seed"'))
     assert read_record(file).seed == 7
     assert not is_as_written(file)
+
+
+def test_the_order_of_settings_survives(tmp_path):
+    file = tmp_path / "record.json"
+    file.write_text(dump_record(record(config={"sources": {"b": {}, "a": {}}})))
+    assert list(read_record(file).config["sources"]) == ["b", "a"]
