@@ -21,12 +21,12 @@ from flows.artifacts import ShownProgress, show_results
 from flows.limits import gpus_held
 from flows.schedule import by_urgency, fitting, num_cores, startable
 from rufus_core.lineage.home import store_root
+from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.store import Store
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import ExecutionSettings, Recipe
 from tasks.aliases import point_aliases
-from tasks.processes import ProcessId
 from tasks.spawner import Spawner
 from tasks.steps import StepRunner
 from tasks.tracking import Tracker

@@ -15,10 +15,10 @@ from prefect.client.schemas.objects import StateType, TaskRun
 from rufus_core.errors import LineageError
 from rufus_core.lineage.digest import RECORD_FILE
 from rufus_core.lineage.files import entries
+from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.record import read_record
 from rufus_core.lineage.store import Store
 from rufus_core.ports import Difference
-from tasks.processes import ProcessId
 
 PAGE = 200
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")  # in the message of a completed task's state
@@ -62,6 +62,6 @@ def _left_running(client: SyncPrefectClient) -> Iterator[Difference]:
     running = FlowRunFilter(state=FlowRunFilterState(type=FlowStateIs(any_=[StateType.RUNNING, StateType.PENDING])))
     for run in client.read_flow_runs(flow_run_filter=running):
         process = run.parameters.get("process")
-        if process and ProcessId.parse(process).find() is None:
+        if process and ProcessId.parse(process).gone():
             what = f"is {run.state_name}, and its process is dead"
             yield Difference(f"Prefect flow run {run.name}", what, "rufus run")

@@ -200,7 +200,7 @@ class MlflowProjection:
         running = self._client.search_runs([self._experiment], "attributes.status = 'RUNNING'", ViewType.ALL)
         for run in running:
             owner = run.data.tags.get("rufus.owner")
-            if owner and ProcessId.parse(owner).find() is None:
+            if owner and ProcessId.parse(owner).gone():
                 self._client.set_tag(run.info.run_id, "rufus.error", "the process that tracked this run died")
                 self._client.set_terminated(run.info.run_id, "KILLED")
 

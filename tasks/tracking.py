@@ -11,10 +11,10 @@ from typing import Any
 
 from rufus_core.errors import LineageError
 from rufus_core.lineage.home import store_root
+from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from tasks.entries import Row, flatten, send_record, without_last
-from tasks.processes import ProcessId
 from tasks.replay import Sender
 
 FLUSH_METRICS = 200

@@ -11,12 +11,12 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, ViewType
 
+from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.record import Record
 from rufus_core.ports import Difference
 from tasks.entries import MODEL_KINDS
 from tasks.mlflow_projection import MAX_DIGEST, OUTAGES
 from tasks.mlflow_projection import _name as metric_name
-from tasks.processes import ProcessId
 
 REBUILD = "rufus rebuild-mlflow"
 PAGE = 100
@@ -129,7 +129,7 @@ class _Comparison:
         running = self._client.search_runs(self._experiments, "attributes.status = 'RUNNING'", ViewType.ALL)
         for run in running:
             owner = run.data.tags.get("rufus.owner")
-            if owner and ProcessId.parse(owner).find() is None:
+            if owner and ProcessId.parse(owner).gone():
                 yield Difference(f"MLflow run {run.info.run_name}", "is RUNNING, and its process is dead", "rufus run")
 
     def _all_models(self) -> Iterator[LoggedModel]:

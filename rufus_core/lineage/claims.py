@@ -7,6 +7,7 @@ import shutil
 from rufus_core.lineage.attempt import Attempt, attempts_in, new_attempt
 from rufus_core.lineage.files import locked, told_plainly
 from rufus_core.lineage.lease import Lease, lock_file
+from rufus_core.lineage.names import record_id
 from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.store import Store
 
@@ -14,7 +15,7 @@ from rufus_core.lineage.store import Store
 def claim(store: Store, lease: Lease) -> Attempt:
     """The attempt that the lease's holder writes into: the newest dead one with state as it is, else a fresh one."""
     folder = store.root / "attempts"
-    with told_plainly("start writing an artifact", folder):
+    with told_plainly(f"start writing {record_id(lease.name, lease.fingerprint)}", folder):
         left = [attempt for attempt in attempts_in(folder) if _is_of(attempt, lease) and _superseded(attempt)]
         newest = max((attempt for attempt in left if attempt.has_state()), key=Attempt.age_key, default=None)
         if newest is None:

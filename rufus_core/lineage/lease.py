@@ -45,7 +45,7 @@ class Lease:
 
     def renew(self) -> None:
         """Count a beat. Raises LeaseLost, and LineageError where the file can't be written."""
-        with told_plainly("renew a lease", self._file), locked(self._lock):
+        with told_plainly(f"renew the lease of {self._id}", self._file), locked(self._lock):
             holding = self.require()
             _write(self._file, replace(holding, beat=holding.beat + 1))
 
@@ -62,7 +62,7 @@ class Lease:
 
     def release(self) -> None:
         """Let others have it; nothing if it was lost."""
-        with told_plainly("release a lease", self._file), locked(self._lock):
+        with told_plainly(f"release the lease of {self._id}", self._file), locked(self._lock):
             holding = read_holding(self._file)
             if (holding.token, holding.owner) == (self.token, self._owner):
                 _write(self._file, replace(holding, owner=None))
@@ -105,7 +105,7 @@ def acquire(root: Path, name: str, fingerprint: str, expires_seconds: float | No
     seen: Holding | None = None
     began = 0.0
     while True:
-        with told_plainly("take a lease", file), locked(lock):
+        with told_plainly(f"take the lease of {record_id(name, fingerprint)}", file), locked(lock):
             holding = read_holding(file)
             owner = holding.owner
             expired = holding == seen and time.monotonic() - began >= holding.expires_seconds

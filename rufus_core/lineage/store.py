@@ -26,7 +26,7 @@ from rufus_core.lineage.crash_points import CrashPoint, pass_by
 from rufus_core.lineage.digest import RECORD_FILE, FileChange, compare_files, digest_tree, hash_file
 from rufus_core.lineage.files import entries, locked, sync, sync_tree, told_plainly, write_whole
 from rufus_core.lineage.lease import Lease, acquire, lock_file
-from rufus_core.lineage.names import SHORT, check_fingerprint, name_of_slug, slug, split_record_id
+from rufus_core.lineage.names import SHORT, check_fingerprint, name_of_slug, record_id, slug, split_record_id
 from rufus_core.lineage.newest import mark_published
 from rufus_core.lineage.record import Draft, Record, dump_record, read_record
 from rufus_core.lineage.resolve import Ref, resolve
@@ -145,7 +145,7 @@ class Store:
     def attempt(self, name: str, fingerprint: str) -> Attempt:
         """A fresh folder for a step to write into."""
         folder = self.root / "attempts"
-        with told_plainly("start writing an artifact", folder):
+        with told_plainly(f"start writing {record_id(name, fingerprint)}", folder):
             return new_attempt(folder, name, fingerprint)
 
     def leftover_attempts(self) -> list[Attempt]:
@@ -169,7 +169,7 @@ class Store:
             LineageError: the files can't be recorded or stored. The attempt stays where it is.
         """
         target = self._folder(attempt.name, attempt.fingerprint)
-        with told_plainly("publish an artifact", attempt.folder):
+        with told_plainly(f"publish {record_id(attempt.name, attempt.fingerprint)}", attempt.folder):
             pass_by(CrashPoint.BEFORE_RECORD)
             digest = digest_tree(attempt.folder)
             record = Record(

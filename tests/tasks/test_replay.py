@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rufus_core.lineage.process import ProcessId
 from tasks import replay
-from tasks.processes import ProcessId
 from tasks.replay import Sender, writing
 from tasks.tracking import Tracker
 from tests.tasks.tracked import client_of, made_and_tracked, refuse, shown
