@@ -10,23 +10,47 @@ from typing import Annotated, Any
 
 import typer
 
+from rufus_core.cli.adopt import adopt
+from rufus_core.cli.collect import collect
+from rufus_core.cli.deploy import deploy
 from rufus_core.cli.diff import diff
 from rufus_core.cli.doctor import doctor
 from rufus_core.cli.eval import eval_
+from rufus_core.cli.export import export
 from rufus_core.cli.impact import impact
 from rufus_core.cli.plan import plan
+from rufus_core.cli.rebuild import rebuild_mlflow
+from rufus_core.cli.reproduce import reproduce
 from rufus_core.cli.run import run
 from rufus_core.cli.table import table
 from rufus_core.cli.trace import trace
 from rufus_core.cli.ui import ui
+from rufus_core.cli.verify import verify
 from rufus_core.errors import RufusError
 from rufus_core.lineage.files import machine_hint
 
-COMMANDS: tuple[Callable[..., Any], ...] = (run, plan, eval_, trace, diff, impact, table, ui, doctor)
+COMMANDS: tuple[Callable[..., Any], ...] = (
+    run,
+    plan,
+    eval_,
+    trace,
+    diff,
+    impact,
+    verify,
+    reproduce,
+    export,
+    adopt,
+    collect,
+    table,
+    ui,
+    rebuild_mlflow,
+    deploy,
+    doctor,
+)
 
 app = typer.Typer(name="rufus", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
-    app.command(command.__name__.removesuffix("_"))(command)  # `eval` is Python's own word
+    app.command(command.__name__.removesuffix("_").replace("_", "-"))(command)  # `eval` is Python's own word
 
 
 def _print_version(wanted: bool) -> None:

@@ -8,10 +8,12 @@ from typing import Literal
 
 from rufus_core.lineage.canonical import fingerprint
 from rufus_core.lineage.diff import FieldChange, field_changes
+from rufus_core.lineage.names import record_id
 from rufus_core.lineage.newest import newest
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.recipe.graph import Step
+from rufus_core.recipe.spared import spared
 from rufus_core.types import Frozen
 
 Action = Literal["run", "reuse", "stale"]
@@ -53,12 +55,13 @@ def graph_status(graph: Sequence[Step], store: Store) -> GraphStatus:
         LineageError: a record that a run would look at can't be read.
     """
     intact: dict[str, Record] = {}
+    stand_ins = spared(graph, store)
     steps = []
     for step in graph:
         if step.artifact is not None:
             intact[step.name] = step.artifact
             continue
-        found = _find(step, intact, store)
+        found = _find(step, intact, store, stand_ins)
         if found is not None and not step.force:
             intact[step.name] = found
         steps.append(_status(step, intact, store))
@@ -71,12 +74,13 @@ def graph_status(graph: Sequence[Step], store: Store) -> GraphStatus:
     )
 
 
-def _find(step: Step, intact: Mapping[str, Record], store: Store) -> Record | None:
+def _find(step: Step, intact: Mapping[str, Record], store: Store, stand_ins: Mapping[str, Record]) -> Record | None:
     """The step's intact artifact; None also where an input has yet to be made, so that its fingerprint isn't known."""
     if not all(name in intact for name in step.inputs.values()):
         return None
     digests = {role: intact[name].digest for role, name in step.inputs.items()}
-    return store.find(step.name, fingerprint(step.kind, step.version, {**step.config, "seed": step.seed}, digests))
+    key = fingerprint(step.kind, step.version, {**step.config, "seed": step.seed}, digests)
+    return store.find(step.name, key) or stand_ins.get(record_id(step.name, key))
 
 
 def _status(step: Step, intact: Mapping[str, Record], store: Store) -> StepStatus:
