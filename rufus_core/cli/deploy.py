@@ -11,7 +11,7 @@ import typer
 
 def deploy(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME]...", help="Deployments of the file; by default all.")
+        list[str] | None, typer.Argument(metavar="NAME", help="Deployments of the file; by default all.")
     ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Check the files and deploy nothing. Needs no server.")
