@@ -35,7 +35,8 @@ def build_problems(job: Job) -> Outcome:
     config = dict(job.document.config)
     kind, split_seed = config.pop("kind"), int(config.pop("split_seed"))
     context_tokens = config.pop("context_tokens", None)
-    settings = ProblemSettings.model_validate(config)
+    order = config.pop("order")
+    settings = ProblemSettings.model_validate(config | {"sources": {name: config["sources"][name] for name in order}})
     counts: Counter[str] = Counter()
     external: dict[str, ExternalFile] = {}
     splits: dict[Split, list[Problem]] = {"train": [], "validation": [], "heldout": []}

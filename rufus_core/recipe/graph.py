@@ -165,8 +165,11 @@ def _problems(recipe: Recipe, name: str) -> Step:
 
 
 def _data_config(settings: ProblemSettings, where: str) -> tuple[dict[str, Json], dict[str, str]]:
-    """Problem settings with each user file replaced by its hash: where a file lies is placement."""
-    config = settings.model_dump(mode="json")
+    """Problem settings with each user file replaced by its hash: where a file lies is placement.
+
+    `order` names the sources as they are written, for a mixture depends on it and a fingerprint sorts keys.
+    """
+    config = settings.model_dump(mode="json") | {"order": list(settings.sources)}
     external = {}
     for name, source in settings.sources.items():
         place = f"{where}.sources.{name}"

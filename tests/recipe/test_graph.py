@@ -31,6 +31,17 @@ def _changed(*overrides: str, before: Sequence[str] = ()) -> set[str]:
     return {name for name in old if _identity(old[name]) != _identity(new[name])}
 
 
+def test_the_order_of_a_mixture_s_sources_is_part_of_its_identity() -> None:
+    recipe = load_recipe("rufus_air", "cpu")
+    sft = recipe.stages["sft"]
+    turned = dict(reversed(sft.data.sources.items()))  # type: ignore[union-attr]
+    data = sft.data.model_copy(update={"sources": turned})  # type: ignore[union-attr]
+    other = recipe.model_copy(update={"stages": {**recipe.stages, "sft": sft.model_copy(update={"data": data})}})
+    before, after = (next(s for s in build_graph(r) if s.name == "data/sft") for r in (recipe, other))
+    assert _identity(before) != _identity(after)
+    assert after.config["order"] == list(turned)
+
+
 def _downstream(graph: dict[str, Step], names: set[str]) -> set[str]:
     reached = set(names)
     for name, step in graph.items():  # in order
