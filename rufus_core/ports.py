@@ -115,7 +115,7 @@ class StepProgress:
 class StepOutcome:
     """How a step of the recipe ended. `digest` and `record_id` are its artifact's, when it was reused or completed.
 
-    `joined`: an earlier run had started its job. `note` is for a step that was made anew although it was intact, or whose
+    `joined`: an earlier run had started its job. `note` is for a step that was made anew although intact, or whose
     job was told to stop and kept its state.
     """
 

@@ -13,14 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from rufus_core.errors import JobFailed, JobLost, LineageError, Preempted, RufusError
-from rufus_core.jobs.document import InputArtifact, JobDocument
 from rufus_core.lineage.cache import HashCache
-from rufus_core.lineage.canonical import fingerprint
 from rufus_core.lineage.home import store_root
 from rufus_core.lineage.names import SHORT, record_id, slug
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.ports import RunObserver, StepOutcome, StepProgress
+from rufus_core.recipe.documents import document_of, fingerprint_of
 from rufus_core.recipe.graph import Step
 from rufus_core.recipe.spared import spared
 from rufus_core.settings import ExecutionSettings
@@ -119,7 +118,7 @@ class StepRunner:
         def prepare() -> None:
             (folder / "error.json").unlink(missing_ok=True)
             progress.unlink(missing_ok=True)
-            self._document(step, progress, links).save(document)
+            document_of(step, self._inputs(step), self._store, self._execution, progress, links).save(document)
 
         def on_progress(line: Mapping[str, Any]) -> None:
             metrics = {name: float(value) for name, value in line.get("metrics", {}).items()}
@@ -142,28 +141,8 @@ class StepRunner:
             raise _failure(step, folder, code)
         return record, joined
 
-    def _document(self, step: Step, progress: Path, links: Mapping[str, str]) -> JobDocument:
-        inputs = {role: self._records[name] for role, name in step.inputs.items()}
-        return JobDocument(
-            name=step.name,
-            kind=step.kind,
-            title=step.title,
-            version=step.version,
-            fingerprint=self._fingerprint(step),
-            config=step.config,
-            stage=step.stage,
-            inputs={
-                role: InputArtifact(name=r.name, digest=r.digest, record_id=r.id, path=self._store.path(r))
-                for role, r in inputs.items()
-            },
-            external=step.external,
-            seed=step.seed,
-            store=self._store.root,
-            placement=self._execution.for_kind(step.kind).model_dump(mode="json"),
-            progress=progress,
-            links=dict(links),
-            force=step.force,
-        )
+    def _inputs(self, step: Step) -> dict[str, Record]:
+        return {role: self._records[name] for role, name in step.inputs.items()}
 
     def _find(self, step: Step) -> Record | None:
         given = step.artifact
@@ -172,8 +151,7 @@ class StepRunner:
             return self._store.find(*wanted) or self._spared.get(record_id(*wanted))
 
     def _fingerprint(self, step: Step) -> str:
-        digests = {role: self._records[name].digest for role, name in step.inputs.items()}
-        return fingerprint(step.kind, step.version, {**step.config, "seed": step.seed}, digests)
+        return fingerprint_of(step, {role: record.digest for role, record in self._inputs(step).items()})
 
     def _folder(self, step: Step) -> Path:
         return self._home / "jobs" / f"{slug(step.name)}.{self._fingerprint(step)[:SHORT]}"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rufus_core.lineage.canonical import fingerprint
 from rufus_core.lineage.collected import read_collected
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
+from rufus_core.recipe.documents import fingerprint_of
 from rufus_core.recipe.graph import Step
 
 _STEPS = "checkpoints/"
@@ -39,7 +39,7 @@ def _known(graph: Sequence[Step], store: Store) -> dict[str, Record]:
         record = step.artifact
         if record is None and all(name in known for name in step.inputs.values()):
             digests = {role: known[name].digest for role, name in step.inputs.items()}
-            key = fingerprint(step.kind, step.version, {**step.config, "seed": step.seed}, digests)
+            key = fingerprint_of(step, digests)
             record = store.find(step.name, key, check=False)
         if record is not None:
             known[step.name] = record

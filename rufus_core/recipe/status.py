@@ -6,12 +6,12 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
-from rufus_core.lineage.canonical import fingerprint
 from rufus_core.lineage.diff import FieldChange, field_changes
 from rufus_core.lineage.names import record_id
 from rufus_core.lineage.newest import newest
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
+from rufus_core.recipe.documents import fingerprint_of
 from rufus_core.recipe.graph import Step
 from rufus_core.recipe.spared import spared
 from rufus_core.types import Frozen
@@ -79,7 +79,7 @@ def _find(step: Step, intact: Mapping[str, Record], store: Store, stand_ins: Map
     if not all(name in intact for name in step.inputs.values()):
         return None
     digests = {role: intact[name].digest for role, name in step.inputs.items()}
-    key = fingerprint(step.kind, step.version, {**step.config, "seed": step.seed}, digests)
+    key = fingerprint_of(step, digests)
     return store.find(step.name, key) or stand_ins.get(record_id(step.name, key))
 
 

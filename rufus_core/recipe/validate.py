@@ -13,6 +13,7 @@ from pydantic_core import ErrorDetails
 
 from rufus_core.errors import ConfigError
 from rufus_core.recipe.document import Node, descend, plain
+
 MAX_FAULTS_SHOWN = 5
 
 Model = TypeVar("Model", bound=BaseModel)

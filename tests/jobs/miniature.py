@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from rufus_core.jobs.document import InputArtifact, JobDocument
+from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.run import run_job
-from rufus_core.lineage import Record, Store, fingerprint
+from rufus_core.lineage import Record, Store
+from rufus_core.recipe.documents import document_of
 from rufus_core.recipe.graph import Step, build_graph
 from rufus_core.recipe.load import load_recipe
 from rufus_core.settings import EvaluationSettings, Recipe
@@ -87,23 +88,6 @@ class Runner:
     def document(self, name: str, /, **changes: Any) -> JobDocument:
         step = self.steps[name]
         inputs = {role: self.run(earlier) for role, earlier in step.inputs.items()}
-        digests = {role: record.digest for role, record in inputs.items()}
-        document = JobDocument(
-            name=step.name,
-            kind=step.kind,
-            title=step.title,
-            version=step.version,
-            fingerprint=fingerprint(step.kind, step.version, {**step.config, "seed": step.seed}, digests),
-            config=step.config,
-            stage=step.stage,
-            inputs={
-                role: InputArtifact(name=r.name, digest=r.digest, record_id=r.id, path=self.store.path(r))
-                for role, r in inputs.items()
-            },
-            external=step.external,
-            seed=step.seed,
-            store=self.store.root,
-            placement=self._recipe.execution.model_dump(mode="json"),
-            progress=self._folder / "progress" / f"{step.name.replace('/', '.')}.jsonl",
-        )
+        progress = self._folder / "progress" / f"{step.name.replace('/', '.')}.jsonl"
+        document = document_of(step, inputs, self.store, self._recipe.execution, progress)
         return document.model_copy(update=changes)
