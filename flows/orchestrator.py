@@ -8,7 +8,9 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
-from rufus_core.errors import ConfigError
+import httpx
+
+from rufus_core.errors import ConfigError, InfrastructureError
 from rufus_core.lineage.home import store_root
 from rufus_core.lineage.store import Store
 from rufus_core.ports import Check, Deployed, Difference, PagesCheck, Rebuilt, RunObserver, RunOutcome
@@ -41,6 +43,9 @@ class PrefectOrchestrator:
                 try:
                     end_orphans()
                     return run_recipe(recipe, graph, home, observer, self._command)
+                except httpx.TransportError as error:
+                    hint = "finished steps are kept, and jobs live on: the same command goes on"
+                    raise InfrastructureError(f"the Prefect server went away: {error}", hint=hint) from error
                 finally:  # what still waits (task states travel as events) is sent before the server goes
                     EventsWorker.drain_all(timeout=DRAIN_SECONDS)
 

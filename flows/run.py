@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -20,6 +21,8 @@ from prefect.task_runners import ThreadPoolTaskRunner
 from flows.artifacts import ShownProgress, show_results
 from flows.limits import gpus_held
 from flows.schedule import by_urgency, fitting, num_cores, startable
+from rufus_core.errors import InfrastructureError
+from rufus_core.lineage.claims import tidy
 from rufus_core.lineage.home import store_root
 from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.store import Store
@@ -66,6 +69,7 @@ def run_tracked(
     keep_going: bool = False,
 ) -> RunOutcome:
     """Run a graph inside a flow run, with an MLflow run around it, and show in Prefect what it made."""
+    store = Store(store_root(home))
     tracker = Tracker(home, recipe.name, observer.warned)
     params = recipe.model_dump(mode="json", include={"name", "profile", "seed", "base", "execution"})
     tracker.run_started(f"{recipe.name} on {recipe.profile}", params)
@@ -81,7 +85,8 @@ def run_tracked(
             runner = StepRunner(home, recipe.execution, tracker, ShownProgress(observer), spawner, around)
             runner.spare(graph)
             outcome = run_graph(graph, runner, recipe.execution, keep_going)
-        point_aliases(recipe, graph, outcome, Store(store_root(home)), tracker)
+        tidy(store)  # what the last jobs left, if they were killed
+        point_aliases(recipe, graph, outcome, store, tracker)
         status = {"failed": "FAILED", "cancelled": "KILLED"}.get(verdict(outcome), "FINISHED")
         tags = {f"rufus.{word}": str(count) for word, count in counts(outcome).items()}
     finally:
@@ -104,11 +109,8 @@ def run_graph(
 
     @task(cache_policy=NO_CACHE)
     def carry_out(name: str) -> State[None]:
-        try:
-            outcomes[name] = runner.run(by_name[name])
-            return _task_state(outcomes[name])
-        finally:
-            ended.put(name)
+        outcomes[name] = runner.run(by_name[name])
+        return _task_state(outcomes[name])
 
     def threads_of(step: Step) -> int:
         return execution.for_kind(step.kind).threads
@@ -123,16 +125,19 @@ def run_graph(
                 del waiting[step.name]
                 running.add(step.name)
                 made_from = [futures[name] for name in step.inputs.values()]
-                # Prefect asks the server for limits of each new set of tags, 0.1 to 0.5 s: so no tag for the stage.
-                run = carry_out.with_options(name=step.title, task_run_name=step.title, tags={step.kind})
+                # No tags: of each new set Prefect asks the server for limits, 0.1 to 0.5 s, and hangs on it if that dies.
+                run = carry_out.with_options(name=step.title, task_run_name=step.title)
                 futures[step.name] = run.submit(step.name, wait_for=made_from)
+                # Also where Prefect fails before the step's own code is reached.
+                futures[step.name].add_done_callback(partial(_put, ended, step.name))
             if not running:  # a job that somebody else stopped ends the run as Ctrl-C does
                 return RunOutcome(outcomes, interrupted="cancelled" in {o.status for o in outcomes.values()})
             name = ended.get()
             running.discard(name)
             futures[name].wait()
             if name not in outcomes:
-                futures[name].result()  # raises the bug
+                futures[name].result()  # raises the bug, or what kept Prefect from running the step
+                raise InfrastructureError(f"Prefect ended {name} without running it: {futures[name].state.message}")
     except (KeyboardInterrupt, TerminationSignal):  # Ctrl-C, SIGTERM
         runner.cancelled.set()
         try:
@@ -144,6 +149,10 @@ def run_graph(
     except BaseException:
         runner.cancelled.set()
         raise
+
+
+def _put(ended: SimpleQueue[str], name: str, _future: PrefectFuture[None]) -> None:
+    ended.put(name)
 
 
 def _wait_for(futures: Iterable[PrefectFuture[None]]) -> None:

@@ -30,23 +30,23 @@ def claim(store: Store, lease: Lease) -> Attempt:
         return newest
 
 
-def tidy(store: Store, lease: Lease) -> None:
+def tidy(store: Store, lease: Lease | None = None) -> None:
     """Discard what dead jobs left and nothing goes on from.
 
     What has state stays while its artifact isn't published, for its step may still be wanted. Attempts of other hosts
-    stay, but for those at the lease's own artifact.
+    stay, but for those at the artifact of the caller's lease.
     """
     folder = store.root / "attempts"
     with told_plainly("clear away attempts", folder):
         for attempt in attempts_in(folder):
-            own = _is_of(attempt, lease) and _superseded(attempt)
+            own = lease is not None and _is_of(attempt, lease) and _superseded(attempt)
             if own or not attempt.alive():
                 with locked(lock_file(store.root, attempt.name, attempt.fingerprint)):
                     over = not attempt.has_state() or store.has(attempt.name, attempt.fingerprint)
                     if over and (own or not attempt.alive()):
                         attempt.discard()
         for attempt in attempts_in(folder, hidden=True):
-            if _is_of(attempt, lease) or store.has(attempt.name, attempt.fingerprint):
+            if (lease is not None and _is_of(attempt, lease)) or store.has(attempt.name, attempt.fingerprint):
                 shutil.rmtree(attempt.home, ignore_errors=True)
 
 

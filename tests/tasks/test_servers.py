@@ -40,3 +40,19 @@ def test_a_server_that_ends_at_once_is_told_with_its_log(tmp_path: Path) -> None
     with server, pytest.raises(InfrastructureError, match=r"the test server did not start .*server\.log"):
         server.ready()
     assert log.read_text() == "no\n"
+
+
+def test_a_server_that_is_killed_is_started_again(tmp_path: Path) -> None:
+    port = free_port()
+    command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1"]
+    with Server("test", command, port, "/", tmp_path / "log") as server:
+        server.ready()
+        assert server._guard is not None
+        guard = psutil.Process(server._guard.pid)
+        (first,) = guard.children()
+        first.kill()
+        first.wait(timeout=30)
+        server.ready()
+        (second,) = guard.children()
+        assert second.pid != first.pid
+    assert not second.is_running()
