@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: install run clean-run test lint bench ui lock
+.PHONY: install run clean-run test crash lint bench ui lock
 
 install: $(INSTALLED)
 
@@ -31,6 +31,10 @@ ui: install
 # make test ARGS=tests/lineage. Tests of a file share its servers, so a file stays on one worker.
 test: install
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# Kills runs a hundred times and more, at every point of the job protocol; takes about half an hour. ARGS="--kills 20"
+crash: install
+	$(BIN)/python -m tests.crash.suite $(ARGS)
 
 lint: install
 	$(BIN)/ruff check

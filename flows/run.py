@@ -125,7 +125,7 @@ def run_graph(
                 del waiting[step.name]
                 running.add(step.name)
                 made_from = [futures[name] for name in step.inputs.values()]
-                # No tags: of each new set Prefect asks the server for limits, 0.1 to 0.5 s, and hangs on it if that dies.
+                # No tags: for each new set Prefect asks the server for limits, and hangs where that dies meanwhile.
                 run = carry_out.with_options(name=step.title, task_run_name=step.title)
                 futures[step.name] = run.submit(step.name, wait_for=made_from)
                 # Also where Prefect fails before the step's own code is reached.
