@@ -21,10 +21,10 @@ from prefect.artifacts import (
 )
 from prefect.exceptions import PrefectException
 
-from rufus_core.evaluation.collect import CHECKPOINT_KINDS, collect_rows
+from rufus_core.evaluation.collect import collect_rows
 from rufus_core.evaluation.table import StageRow
 from rufus_core.lineage.home import store_root
-from rufus_core.lineage.record import Record
+from rufus_core.lineage.record import CHECKPOINT_KINDS, Record
 from rufus_core.lineage.store import Store
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step

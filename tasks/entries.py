@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from rufus_core.lineage.record import Input, Record
+from rufus_core.lineage.record import CHECKPOINT_KINDS, Input, Record
 
-MODEL_KINDS = ("base", "checkpoint", "reward_model")  # what MLflow shows as a model; all else is data to it
+MODEL_KINDS = (*CHECKPOINT_KINDS, "reward_model")  # what MLflow shows as a model; all else is data to it
 PARENT_ROLES = ("parent", "policy")
 
 Find = Callable[[str], Record | None]  # a record by its id

@@ -7,20 +7,20 @@ that is started waits for its lease.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 import psutil
 
+from rufus_core.lineage.files import locked, write_whole
 from rufus_core.lineage.process import ProcessId
 from tasks.children import Child
 
@@ -51,14 +51,14 @@ class LocalJob:
         `prepare` runs only before a start: it may write files into the job's folder.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
-        with _locked(self.folder / "handle.lock"):
+        with locked(self.folder / "handle.lock"):
             if self._handle() is not None:
                 return True
             if prepare is not None:
                 prepare()
             with self.log.open("ab") as log:
                 self._child = spawn(log)
-            _write(self._handle_file, asdict(self._child.id))
+            write_whole(self._handle_file, json.dumps(asdict(self._child.id)))
             self._child.begin()
             return False
 
@@ -147,16 +147,3 @@ def _pass_on(lines: Iterator[str | None], on_progress: Progress) -> None:
 def _kill_group(group: int) -> None:
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGKILL)
-
-
-def _write(path: Path, content: Mapping[str, Any]) -> None:
-    part = path.with_suffix(".part")
-    part.write_text(json.dumps(content))
-    part.replace(path)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -15,7 +15,7 @@ from typing import Any
 from rufus_core.errors import JobFailed, JobLost, LineageError, Preempted, RufusError
 from rufus_core.lineage.cache import HashCache
 from rufus_core.lineage.home import store_root
-from rufus_core.lineage.names import SHORT, record_id, slug
+from rufus_core.lineage.names import artifact_label, record_id
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.ports import RunObserver, StepOutcome, StepProgress
@@ -154,7 +154,7 @@ class StepRunner:
         return fingerprint_of(step, {role: record.digest for role, record in self._inputs(step).items()})
 
     def _folder(self, step: Step) -> Path:
-        return self._home / "jobs" / f"{slug(step.name)}.{self._fingerprint(step)[:SHORT]}"
+        return self._home / "jobs" / artifact_label(step.name, self._fingerprint(step))
 
 
 def _compared(before: Record, now: Record) -> str:

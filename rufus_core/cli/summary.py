@@ -13,7 +13,7 @@ from rufus_core.evaluation.render import terminal_table
 from rufus_core.evaluation.scores import Scores
 from rufus_core.evaluation.table import Checkpoint, StageRow, stage_table
 from rufus_core.lineage.home import rufus_home
-from rufus_core.lineage.record import Record
+from rufus_core.lineage.record import CHECKPOINT_KINDS, Record
 from rufus_core.lineage.store import Store
 from rufus_core.ports import RunOutcome
 from rufus_core.recipe.graph import Step
@@ -59,7 +59,7 @@ def _rows(records: Sequence[Record], store: Store) -> list[StageRow]:
     checkpoints = [
         Checkpoint(stage=r.stage or r.kind, checkpoint=r.name, digest=r.digest, step=r.step)
         for r in records
-        if r.kind in ("base", "checkpoint")
+        if r.kind in CHECKPOINT_KINDS
     ]
     scores = [Scores.load(store.path(r) / file) for r in records if r.kind == "scores" for file in sorted(r.files)]
     return stage_table(checkpoints, scores)

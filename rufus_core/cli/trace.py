@@ -14,7 +14,7 @@ from rich.tree import Tree
 
 from rufus_core.cli.changes import printable
 from rufus_core.lineage.home import rufus_home, store_root
-from rufus_core.lineage.record import Decision
+from rufus_core.lineage.record import CHECKPOINT_KINDS, Decision
 from rufus_core.lineage.store import Store
 from rufus_core.lineage.trace import Node, Trace
 from rufus_core.lineage.trace import trace as trace_artifact
@@ -23,7 +23,6 @@ from rufus_core.types import Json
 WIDTH = 100
 MAX_CONFIG = 150  # characters of a configuration's summary
 OWN_LINES = ("sources", "phases")  # of a configuration: told apart from its summary
-STATIONS = ("checkpoint", "base")  # kinds that stand at the tree's first level, so that a long recipe stays flat
 
 
 def trace(
@@ -57,7 +56,9 @@ def show(result: Trace, console: Console) -> None:
     tree = Tree(Text(f"lineage of {result.node(result.root).name}{inside}{step}"))
     told: set[str] = set()
     for node in result.nodes:
-        if node.id == result.root or node.kind in STATIONS:
+        if (
+            node.id == result.root or node.kind in CHECKPOINT_KINDS
+        ):  # at the first level, so that a long recipe stays flat
             _grow(tree, node, "", result, told)
     console.print(tree)
     for line in _footer(result):
@@ -76,7 +77,7 @@ def _grow(tree: Tree, node: Node, role: str, result: Trace, told: set[str]) -> N
         branch.add(Text(_phase(phase)))
     for edge in (edge for edge in result.edges if edge.child == node.id):
         parent = result.node(edge.parent)
-        if parent.kind in STATIONS or parent.id in told:
+        if parent.kind in CHECKPOINT_KINDS or parent.id in told:
             branch.add(_mention(parent, edge.role, "above" if parent.id in told else "below"))
         else:
             _grow(branch, parent, edge.role, result, told)

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from rufus_core.evaluation.scores import Scores
 from rufus_core.evaluation.table import Checkpoint, StageRow, stage_table
-from rufus_core.lineage.record import Record
+from rufus_core.lineage.record import CHECKPOINT_KINDS, Record
 from rufus_core.lineage.store import Store
 
-CHECKPOINT_KINDS = ("base", "checkpoint")
 SCORES_OF_A_RUN = "scores/"  # what `rufus eval` measures has other names, and its own sizes: it must not replace these
 
 

@@ -17,7 +17,7 @@ from rufus_core.lineage.adopt import ADOPTED
 from rufus_core.lineage.canonical import fingerprint
 from rufus_core.lineage.digest import FileChange, compare_files, hash_file
 from rufus_core.lineage.external import find_external
-from rufus_core.lineage.names import slug
+from rufus_core.lineage.names import artifact_label
 from rufus_core.lineage.record import Provenance, Record
 from rufus_core.lineage.store import Store
 from rufus_core.settings import ExecutionSettings
@@ -150,7 +150,7 @@ def _rebuild(
     record: Record, made: Mapping[str, tuple[Record, Path]], scratch: Path, watcher: Watcher
 ) -> tuple[Rebuilt, Record | None]:
     started = time.monotonic()
-    folder = scratch / "jobs" / f"{slug(record.name)}.{record.fingerprint[:16]}"
+    folder = scratch / "jobs" / artifact_label(record.name, record.fingerprint)
     document = _document(record, made, scratch, folder)
     same_inputs = all(made[source.record_id][0].digest == source.digest for source in record.inputs.values())
     if same_inputs and document.fingerprint != record.fingerprint:

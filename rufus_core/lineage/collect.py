@@ -20,11 +20,10 @@ from rufus_core.lineage.files import entries, locked, told_plainly, write_whole
 from rufus_core.lineage.lease import lock_file
 from rufus_core.lineage.names import record_id
 from rufus_core.lineage.provenance import diff_file
-from rufus_core.lineage.record import Record
+from rufus_core.lineage.record import CHECKPOINT_KINDS, Record
 from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.lineage.store import Store
 
-_STATIONS = ("base", "checkpoint")
 _STEPS = "checkpoints/"
 
 
@@ -197,7 +196,7 @@ class _Losses:
             if reason := self._reason(self._records[id_]):
                 of = "" if id_ == record.id else f"{id_}: "
                 return f"UNREPRODUCIBLE: {of}{reason}"
-        measured = " can't be measured until then" if record.kind in _STATIONS else ""
+        measured = " can't be measured until then" if record.kind in CHECKPOINT_KINDS else ""
         return f"made again when needed;{measured}".rstrip(";")
 
     def _reason(self, record: Record) -> str:

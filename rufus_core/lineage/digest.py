@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -13,6 +13,7 @@ from rufus_core.errors import LineageError
 from rufus_core.lineage.canonical import canonical_json
 from rufus_core.types import Frozen
 
+MAX_NAMED = 3  # files named in one line
 RECORD_FILE = "record.json"
 COLLECTED_FILE = "collected.json"
 _BESIDE = (RECORD_FILE, COLLECTED_FILE)
@@ -48,8 +49,8 @@ def digest_tree(folder: Path, hasher: FileHasher = hash_file) -> Digest:
     """Digest of a folder: SHA-256 over the sorted (path, size, SHA-256) of its files.
 
     The record at the folder's top is left out, for it is written last and holds the digest, and so is the note of what
-    was collected. Empty folders don't
-    count. A link inside the folder counts as the file or folder it points to, so a copy without links is equal.
+    was collected. Empty folders don't count. A link inside the folder counts as the file or folder it points to, so a
+    copy without links is equal.
 
     Raises:
         LineageError: for a link that leaves the folder, dangles or runs in a circle, and for a name or a kind of file
@@ -106,3 +107,9 @@ def _check_link(path: Path, root: Path, above: tuple[Path, ...]) -> None:
         raise LineageError("a link that leaves its artifact", where=str(path), hint="copy the file in its place")
     if target in above:
         raise LineageError("a link that runs in a circle", where=str(path), hint="remove it")
+
+
+def named(changes: Sequence[FileChange]) -> str:
+    """Some changed files in one line."""
+    files = ", ".join(f"{change.path} {change.change}" for change in changes[:MAX_NAMED])
+    return f"{files} and {len(changes) - MAX_NAMED} more" if len(changes) > MAX_NAMED else files

@@ -10,7 +10,7 @@ from pydantic import Field
 from rufus_core.errors import LineageError
 from rufus_core.lineage.canonical import canonical_json
 from rufus_core.lineage.collected import unexplained
-from rufus_core.lineage.digest import FileChange, hash_file
+from rufus_core.lineage.digest import FileChange, hash_file, named
 from rufus_core.lineage.external import find_external
 from rufus_core.lineage.record import Decision, ExternalFile, Input, Record
 from rufus_core.lineage.resolve import Ref
@@ -19,7 +19,6 @@ from rufus_core.types import Frozen, Json
 
 Status = Literal["intact", "collected", "changed", "missing", "unreadable", "unchecked"]
 UNCHECKED: Status = "unchecked"
-MAX_NAMED = 3  # files named in one line; the trace holds them all
 
 
 class Node(Frozen):
@@ -220,9 +219,7 @@ def _state(store: Store, record: Record) -> tuple[Status, str, tuple[FileChange,
         return "unreadable", f"{record.id}: {error}", ()
     if not changes:
         return "collected" if missing else "intact", "", ()
-    files = ", ".join(f"{change.path} {change.change}" for change in changes[:MAX_NAMED])
-    more = f" and {len(changes) - MAX_NAMED} more" if len(changes) > MAX_NAMED else ""
-    return "changed", f"{record.id}: differs from its record: {files}{more}", changes
+    return "changed", f"{record.id}: differs from its record: {named(changes)}", changes
 
 
 def _data_node(node_id: str, file: ExternalFile, verify: bool) -> Node:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rufus_core.errors import LineageError
 from rufus_core.lineage.collected import unexplained
-from rufus_core.lineage.digest import COLLECTED_FILE, RECORD_FILE, FileChange, digest_files, hash_file
+from rufus_core.lineage.digest import COLLECTED_FILE, RECORD_FILE, digest_files, hash_file, named
 from rufus_core.lineage.external import find_external
 from rufus_core.lineage.files import entries, told_plainly
 from rufus_core.lineage.provenance import diff_file
@@ -17,7 +17,6 @@ from rufus_core.lineage.store import Store
 from rufus_core.ports import Difference
 
 AGAIN = "rufus run"  # the command that made an artifact also makes it again
-MAX_NAMED = 3  # files named in one line
 _KEEPS_DIFFS = 2  # the schema version since which a store holds the diffs that its records name
 
 
@@ -62,12 +61,6 @@ def verify_store(
 
 def num_bytes(record: Record) -> int:
     return sum(entry.size for entry in record.files.values())
-
-
-def named(changes: Sequence[FileChange]) -> str:
-    """Some changed files in one line."""
-    files = ", ".join(f"{change.path} {change.change}" for change in changes[:MAX_NAMED])
-    return f"{files} and {len(changes) - MAX_NAMED} more" if len(changes) > MAX_NAMED else files
 
 
 def _artifact(store: Store, record: Record) -> tuple[bool, list[Difference]]:

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from rufus_core.errors import ConfigError, LineageError
 from rufus_core.lineage.newest import newest_first
+from rufus_core.lineage.record import CHECKPOINT_KINDS
 from rufus_core.lineage.store import Store
 from rufus_core.recipe.graph import Step, checkpoint_of
 from rufus_core.recipe.validate import nearest
-
-STATIONS = ("base", "checkpoint")  # kinds that a part of a graph may begin with
 
 
 def part(
@@ -70,7 +69,7 @@ def starting_at(graph: Sequence[Step], stage: str, store: Store) -> list[Step]:
     """
     by_name = {step.name: step for step in graph}
     _require_stage(stage, "--from", by_name)
-    ends = [step for step in graph if step.kind in STATIONS]
+    ends = [step for step in graph if step.kind in CHECKPOINT_KINDS]
     stages = [_stage_of(end) for end in ends if checkpoint_of(stage) in closure([end.name], by_name)]
     return _part(graph, stages, store)
 
@@ -105,7 +104,7 @@ def closure(names: Sequence[str], by_name: dict[str, Step]) -> set[str]:
 
 def _part(graph: Sequence[Step], stages: Sequence[str], store: Store) -> list[Step]:
     """The steps of `stages` and the data that their scores need; other stages' checkpoints are taken as they are."""
-    above = {step.name for step in graph if step.kind in STATIONS and _stage_of(step) not in stages}
+    above = {step.name for step in graph if step.kind in CHECKPOINT_KINDS and _stage_of(step) not in stages}
     by_name = {step.name: replace(step, inputs={}) if step.name in above else step for step in graph}
     wanted = closure([step.name for step in graph if _stage_of(step) in stages], by_name)
     return [_given(step, store) if step.name in above else step for step in graph if step.name in wanted]

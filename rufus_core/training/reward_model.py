@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rufus_core.algorithms.schedules import learning_rate
-from rufus_core.data.chat import ChatFormat, MaskedIds
+from rufus_core.data.chat import MaskedIds
 from rufus_core.data.preferences import PreferencePair
 from rufus_core.errors import DataError
 from rufus_core.ports import MetricSink
@@ -41,7 +41,9 @@ class RewardModel(nn.Module):
         nn.init.normal_(self.head.weight, std=0.02, generator=torch.Generator().manual_seed(seed))
 
     def encode(self, prompt: Sequence[Message], response: str) -> MaskedIds:
-        return encode_response(self.chat, prompt, response)
+        """Ids of the whole conversation; the mask marks the final response, without the reasoning, and what ends it."""
+        messages = [*prompt, Message(role="assistant", content=response)]
+        return self.chat.example_ids([(messages, [False] * len(prompt) + [True], ())])[0]
 
     def forward(self, batch: Sequence[MaskedIds]) -> Tensor:
         """Scores [B] of responses; right padding is never looked at (causal attention)."""
@@ -69,12 +71,6 @@ class RewardModel(nn.Module):
         model = cls(load_policy(folder))
         model.head.load_state_dict(load_file(folder / _HEAD_FILE))
         return model.eval()
-
-
-def encode_response(chat: ChatFormat, prompt: Sequence[Message], response: str) -> MaskedIds:
-    """Ids of the whole conversation; the mask marks the final response, without the reasoning, and what ends it."""
-    messages = [*prompt, Message(role="assistant", content=response)]
-    return chat.example_ids([(messages, [False] * len(prompt) + [True], ())])[0]
 
 
 def train_reward_model(
@@ -110,9 +106,7 @@ def train_reward_model(
         sink.log(step, {"loss": loss.item(), "accuracy": accuracy, "grad_norm": norm, "lr": rate})
     model.eval()
     with torch.no_grad():
-        margins = _margins(
-            model, [(model.encode(p.prompt, p.chosen), model.encode(p.prompt, p.rejected)) for p in heldout]
-        )
+        margins = _margins(model, _encode(model, heldout))
     return {
         "heldout_accuracy": (margins > 0).float().mean().item(),
         "heldout_margin": margins.mean().item(),

@@ -9,26 +9,10 @@ from typer.testing import CliRunner
 from rufus_core.cli.diff import diff
 from rufus_core.errors import LineageError
 from rufus_core.evaluation.scores import Scores
-from rufus_core.lineage import Store, store_root
-from tests.lineage.miniature import make, make_recipe, make_stage
+from tests.lineage.miniature import make, make_stage
 
 app = typer.Typer()
 app.command()(diff)
-
-
-@pytest.fixture
-def home(tmp_path):
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def store(home):
-    return Store(store_root(home))
-
-
-@pytest.fixture
-def checkpoint(store, tmp_path):
-    return make_recipe(store, tmp_path / "chats.jsonl")
 
 
 def run(home, *arguments):

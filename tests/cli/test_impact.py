@@ -8,26 +8,10 @@ from typer.testing import CliRunner
 
 from rufus_core.cli.impact import impact
 from rufus_core.errors import LineageError
-from rufus_core.lineage import Store, store_root
-from tests.lineage.miniature import make, make_recipe
+from tests.lineage.miniature import make
 
 app = typer.Typer()
 app.command()(impact)
-
-
-@pytest.fixture
-def home(tmp_path):
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def store(home):
-    return Store(store_root(home))
-
-
-@pytest.fixture
-def checkpoint(store, tmp_path):
-    return make_recipe(store, tmp_path / "chats.jsonl")
 
 
 def run(home, *arguments):

@@ -10,19 +10,8 @@ from typer.testing import CliRunner, Result
 
 from rufus_core.cli.main import app
 from rufus_core.errors import ConfigError, LineageError
-from rufus_core.lineage import Record, Store, store_root
+from rufus_core.lineage import Record
 from rufus_core.rollout.policy import Policy
-from tests.lineage.miniature import make_recipe
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    return tmp_path / "home"
-
-
-@pytest.fixture
-def checkpoint(home: Path, tmp_path: Path) -> Record:
-    return make_recipe(Store(store_root(home)), tmp_path / "chats.jsonl")
 
 
 def rufus(*arguments: object) -> Result:

@@ -3,15 +3,10 @@ import getpass
 import pytest
 
 from rufus_core.errors import LineageError
-from rufus_core.lineage import Store, trace
+from rufus_core.lineage import trace
 from rufus_core.lineage.adopt import adopt
 from rufus_core.lineage.verify import verify_store
 from tests.lineage.miniature import make
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
 
 
 @pytest.fixture

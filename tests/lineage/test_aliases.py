@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from rufus_core.errors import LineageError
 from rufus_core.lineage import Record, Store
 from rufus_core.lineage.aliases import FILE, Aliases
 from tests.tasks.tracked import make
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
 
 
 def checkpoint(store: Store, size: int) -> Record:

@@ -5,28 +5,12 @@ import sys
 import pytest
 
 from rufus_core.errors import LineageError
-from rufus_core.lineage import Store
 from rufus_core.lineage.collect import collect, collectable
 from rufus_core.lineage.collected import read_collected
 from rufus_core.lineage.verify import verify_store
-from tests.lineage.miniature import make, make_recipe, make_stage
+from tests.lineage.miniature import make, make_stage
 
 VERSIONS = dict.fromkeys(("base", "problems", "training", "checkpoint", "scores"), "1")
-
-
-@pytest.fixture
-def data(tmp_path):
-    return tmp_path / "chats.jsonl"
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def checkpoint(store, data):
-    return make_recipe(store, data)
 
 
 def items(store, **options):

@@ -1,21 +1,9 @@
 import json
 
-import pytest
-
-from rufus_core.lineage import Draft, Provenance, Store
+from rufus_core.lineage import Draft, Provenance
 from rufus_core.lineage.diff import diff, field_changes
 from rufus_core.lineage.rows import row_changes
-from tests.lineage.miniature import make, make_recipe, make_stage
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def checkpoint(store, tmp_path):
-    return make_recipe(store, tmp_path / "chats.jsonl")
+from tests.lineage.miniature import make, make_stage
 
 
 def compared(store, old, new):

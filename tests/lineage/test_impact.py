@@ -3,19 +3,8 @@ import shutil
 import pytest
 
 from rufus_core.errors import LineageError
-from rufus_core.lineage import Store
 from rufus_core.lineage.impact import impact
 from tests.lineage.miniature import make, make_recipe, make_stage
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def data(tmp_path):
-    return tmp_path / "chats.jsonl"
 
 
 @pytest.fixture

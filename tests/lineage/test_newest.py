@@ -3,16 +3,11 @@ import shutil
 import pytest
 
 from rufus_core.errors import LineageError
-from rufus_core.lineage import Record, Store
+from rufus_core.lineage import Record
 from rufus_core.lineage.newest import newest, newest_first
 from tests.lineage.miniature import make
 
 NAME = "stages/sft/checkpoint"
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
 
 
 @pytest.fixture

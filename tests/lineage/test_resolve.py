@@ -3,20 +3,10 @@ import shutil
 import pytest
 
 from rufus_core.errors import LineageError
-from rufus_core.lineage import Store, checkpoint_name, training_name
+from rufus_core.lineage import checkpoint_name, training_name
 from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
-from tests.lineage.miniature import make, make_recipe, make_stage
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def checkpoint(store, tmp_path):
-    return make_recipe(store, tmp_path / "chats.jsonl")
+from tests.lineage.miniature import make, make_stage
 
 
 def test_a_stage_is_its_newest_checkpoint(store, checkpoint, tmp_path):

@@ -18,11 +18,6 @@ DRAFT = Draft(kind="training", version="1")
 NAME = "stages/sft/train"
 
 
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
-
-
 def publish(store, text="weights", file="model.bin"):
     attempt = store.attempt(NAME, FINGERPRINT)
     (attempt.folder / file).write_text(text)

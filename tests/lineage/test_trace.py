@@ -2,24 +2,9 @@ import shutil
 
 import pytest
 
-from rufus_core.lineage import Store, trace
+from rufus_core.lineage import trace
 from rufus_core.lineage.trace import generator_sources
-from tests.lineage.miniature import PROVENANCE, make, make_recipe, make_stage
-
-
-@pytest.fixture
-def data(tmp_path):
-    return tmp_path / "chats.jsonl"
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def checkpoint(store, data):
-    return make_recipe(store, data)
+from tests.lineage.miniature import PROVENANCE, make, make_stage
 
 
 def traced(store, name="coding_rl", **options):

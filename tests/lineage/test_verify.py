@@ -13,21 +13,6 @@ from rufus_core.lineage.verify import verify_store
 from tests.lineage.miniature import make, make_recipe
 
 
-@pytest.fixture
-def data(tmp_path):
-    return tmp_path / "chats.jsonl"
-
-
-@pytest.fixture
-def store(tmp_path):
-    return Store(tmp_path / "store")
-
-
-@pytest.fixture
-def checkpoint(store, data):
-    return make_recipe(store, data)
-
-
 def told(store, records=None):
     return [(each.where, each.what, each.next) for each in verify_store(store, records).differences]
 
