@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,8 +13,8 @@ from rufus_core.errors import LineageError
 from rufus_core.lineage.adopt import ADOPTED
 from rufus_core.lineage.attempt import Attempt
 from rufus_core.lineage.collected import Collected, dump_collected, read_collected
-from rufus_core.lineage.digest import COLLECTED_FILE, RECORD_FILE, hash_file
-from rufus_core.lineage.external import find_external
+from rufus_core.lineage.digest import COLLECTED_FILE, RECORD_FILE
+from rufus_core.lineage.external import external_state
 from rufus_core.lineage.files import entries, locked, told_plainly, write_whole
 from rufus_core.lineage.lease import lock_file
 from rufus_core.lineage.names import record_id
@@ -207,11 +206,8 @@ class _Losses:
     def _obstacles(self, record: Record) -> Iterator[str]:
         """Why the same bytes may not come out again."""
         for file in record.external.values():
-            place = find_external(file)
-            with suppress(OSError):
-                if place is not None and hash_file(place).sha256 == file.sha256:
-                    continue
-            yield f"{file.path} is gone or changed"
+            if external_state(file)[0] != "intact":
+                yield f"{file.path} is gone or changed"
         if record.version != self._versions.get(record.kind, record.version):
             yield f"needs version {record.version} of its code, this is {self._versions[record.kind]}"
         sha256 = record.provenance.dirty_diff_sha256

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from rufus_core.errors import DataError
-from rufus_core.lineage.digest import hash_file
+from rufus_core.lineage.digest import FileEntry, hash_file
 from rufus_core.lineage.record import ExternalFile
+
+ExternalStatus = Literal["intact", "missing", "unreadable", "changed"]
 
 
 def external_file(path: str, rows: int | None = None) -> ExternalFile:
@@ -41,3 +44,17 @@ def find_external(recorded: ExternalFile) -> Path | None:
     """Where the file lies today: at its absolute path, else at the path as given from here; None for nowhere."""
     places = (Path(recorded.resolved), Path(recorded.path).expanduser())
     return next((place for place in places if place.is_file()), None)
+
+
+def external_state(recorded: ExternalFile) -> tuple[ExternalStatus, str, FileEntry | None]:
+    """How the file is today against what was recorded; that in words, none where it is intact; and what was found."""
+    place = find_external(recorded)
+    if place is None:
+        return "missing", "this data file is gone", None
+    try:
+        found = hash_file(place)
+    except OSError as error:
+        return "unreadable", f"can't read this data file: {error.strerror}", None
+    if found.sha256 != recorded.sha256:
+        return "changed", "this data file changed since it was read", found
+    return "intact", "", found

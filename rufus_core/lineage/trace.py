@@ -10,8 +10,8 @@ from pydantic import Field
 from rufus_core.errors import LineageError
 from rufus_core.lineage.canonical import canonical_json
 from rufus_core.lineage.collected import unexplained
-from rufus_core.lineage.digest import FileChange, hash_file, named
-from rufus_core.lineage.external import find_external
+from rufus_core.lineage.digest import FileChange, named
+from rufus_core.lineage.external import external_state
 from rufus_core.lineage.record import Decision, ExternalFile, Input, Record
 from rufus_core.lineage.resolve import Ref
 from rufus_core.lineage.store import Store
@@ -237,16 +237,9 @@ def _data_node(node_id: str, file: ExternalFile, verify: bool) -> Node:
 
 
 def _data_state(file: ExternalFile) -> tuple[Status, str]:
-    place = find_external(file)
-    if place is None:
-        return "missing", f"{file.path}: this data file is gone"
-    try:
-        found = hash_file(place)
-    except OSError as error:
-        return "unreadable", f"{file.path}: can't read this data file: {error.strerror}"
-    if found.sha256 != file.sha256:
-        return "changed", f"{file.path}: this data file changed since it was read ({_sizes(file.size, found.size)})"
-    return "intact", ""
+    status, what, found = external_state(file)
+    sizes = f" ({_sizes(file.size, found.size)})" if status == "changed" and found else ""
+    return status, f"{file.path}: {what}{sizes}" if what else ""
 
 
 def _sizes(then: int, now: int) -> str:

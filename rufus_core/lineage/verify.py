@@ -9,7 +9,7 @@ from pathlib import Path
 from rufus_core.errors import LineageError
 from rufus_core.lineage.collected import unexplained
 from rufus_core.lineage.digest import COLLECTED_FILE, RECORD_FILE, digest_files, hash_file, named
-from rufus_core.lineage.external import find_external
+from rufus_core.lineage.external import external_state
 from rufus_core.lineage.files import entries, told_plainly
 from rufus_core.lineage.provenance import diff_file
 from rufus_core.lineage.record import ExternalFile, Record, is_as_written
@@ -97,18 +97,9 @@ def _inputs(store: Store, record: Record) -> Iterator[Difference]:
 
 
 def _data_file(file: ExternalFile) -> Iterator[Difference]:
-    next_command = f"rufus impact {file.path}"
-    place = find_external(file)
-    if place is None:
-        yield Difference(file.path, "this data file is gone", next_command)
-        return
-    try:
-        found = hash_file(place)
-    except OSError as error:
-        yield Difference(file.path, f"can't read this data file: {error.strerror}", next_command)
-        return
-    if found.sha256 != file.sha256:
-        yield Difference(file.path, "this data file changed since it was read", next_command)
+    _, what, _ = external_state(file)
+    if what:
+        yield Difference(file.path, what, f"rufus impact {file.path}")
 
 
 def _diff(store: Store, record: Record) -> Iterator[Difference]:
