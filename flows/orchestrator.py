@@ -18,8 +18,6 @@ from rufus_core.recipe.graph import Step
 from rufus_core.settings import Recipe
 from tasks import servers
 
-DRAIN_SECONDS = 10.0
-
 
 class PrefectOrchestrator:
     """Runs a recipe as a Prefect flow, tracked in MLflow.
@@ -33,10 +31,10 @@ class PrefectOrchestrator:
     def run(self, recipe: Recipe, graph: Sequence[Step], home: Path, observer: RunObserver) -> RunOutcome:
         with _prefect_api(home) as url:
             # Prefect reads its settings when it is first imported; importing overlaps with the server's start.
-            from prefect.events.worker import EventsWorker
             from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
 
             from flows.orphans import end_orphans
+            from flows.recorded import send_events
             from flows.run import run_recipe
 
             with temporary_settings({PREFECT_API_URL: url(), PREFECT_HOME: home / "prefect"}):
@@ -47,7 +45,7 @@ class PrefectOrchestrator:
                     hint = "finished steps are kept, and jobs live on: the same command goes on"
                     raise InfrastructureError(f"the Prefect server went away: {error}", hint=hint) from error
                 finally:  # what still waits (task states travel as events) is sent before the server goes
-                    EventsWorker.drain_all(timeout=DRAIN_SECONDS)
+                    send_events()
 
     @contextmanager
     def serve_pages(self, home: Path, prefect_port: int, mlflow_port: int) -> Iterator[Mapping[str, str]]:

@@ -20,6 +20,7 @@ from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.artifacts import ShownProgress, show_results
 from flows.limits import gpus_held
+from flows.recorded import await_recorded
 from flows.schedule import by_urgency, fitting, num_cores, startable
 from rufus_core.errors import InfrastructureError
 from rufus_core.lineage.claims import tidy
@@ -57,6 +58,9 @@ def run_recipe(
     state = here(recipe.name, recipe.profile, recipe.seed, str(ProcessId.mine()), return_state=True)
     if not outcomes:
         state.result()  # raises what kept the run from its end
+    flow_run_id = state.state_details.flow_run_id
+    if flow_run_id is not None and not await_recorded(flow_run_id, len(outcomes[0].steps)):
+        observer.warned("Prefect's page may miss how some steps ended; the store holds what they made")
     return outcomes[0]
 
 

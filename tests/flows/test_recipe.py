@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -132,6 +133,22 @@ def test_a_first_run_makes_every_artifact_in_order(home: Path, first: tuple[RunO
     assert seen.warnings == []
     flow_run, tasks = shown(api)
     assert (flow_run["name"], flow_run["state_name"]) == ("tiny on test", "Completed")
+    assert tasks == dict.fromkeys(TITLES, "Completed")
+
+
+def test_a_run_inside_an_event_loop_is_recorded_too(tmp_path: Path) -> None:
+    """As in a notebook, where Prefect only promises to send what it still has."""
+
+    async def cell() -> tuple[RunOutcome, Recorder]:
+        return run(tmp_path, graph())
+
+    outcome, seen = asyncio.run(cell())
+    assert set(statuses(outcome).values()) == {"completed"}
+    assert seen.warnings == []
+    with servers.prefect_server(tmp_path, servers.free_port()) as again:
+        again.ready()
+        flow_run, tasks = shown(f"{again.url}/api")
+    assert flow_run["state_name"] == "Completed"
     assert tasks == dict.fromkeys(TITLES, "Completed")
 
 
