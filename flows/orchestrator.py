@@ -38,6 +38,7 @@ class PrefectOrchestrator:
             from flows.run import run_recipe
 
             with temporary_settings({PREFECT_API_URL: url(), PREFECT_HOME: home / "prefect"}):
+                send_events()  # else they would follow what this process has open to an earlier server
                 try:
                     end_orphans()
                     return run_recipe(recipe, graph, home, observer, self._command)

@@ -1,6 +1,7 @@
 """The points of the job protocol at which a test kills it; docs/lineage.md says what is true at each.
 
-With RUFUS_CRASH_AT=<point> in its environment a job sends itself SIGKILL there.
+With RUFUS_CRASH_AT=<point> in its environment a job sends itself SIGKILL there, and notes that in the file
+RUFUS_CRASH_LOG.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import os
 import signal
 from enum import StrEnum
+from pathlib import Path
 
-VARIABLE = "RUFUS_CRASH_AT"
+CRASH_AT, CRASH_LOG = "RUFUS_CRASH_AT", "RUFUS_CRASH_LOG"
 
 
 class CrashPoint(StrEnum):
@@ -26,6 +28,9 @@ class CrashPoint(StrEnum):
 
 def pass_by(point: CrashPoint) -> None:
     """Die here if that is wanted. Raises ValueError for a point that doesn't exist."""
-    wanted = os.environ.get(VARIABLE)
+    wanted = os.environ.get(CRASH_AT)
     if wanted is not None and CrashPoint(wanted) is point:
+        if CRASH_LOG in os.environ:
+            with Path(os.environ[CRASH_LOG]).open("a", encoding="utf-8") as log:
+                log.write(f"{point}\n")
         os.kill(os.getpid(), signal.SIGKILL)

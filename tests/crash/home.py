@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from rufus_core.lineage.crash_points import CRASH_AT, CRASH_LOG
 from rufus_core.lineage.store import Store
 
 RUFUS = str(Path(sys.executable).with_name("rufus"))
@@ -36,10 +37,19 @@ class CrashHome:
     def start(self, crash_at: str | None = None) -> subprocess.Popen[bytes]:
         """`rufus run`, in a session of its own. At the point `crash_at` each of its processes kills itself."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
-        env = {**kept, "RUFUS_HOME": str(self.folder), **({"RUFUS_CRASH_AT": crash_at} if crash_at else {})}
+        crash = {CRASH_AT: crash_at, CRASH_LOG: str(self._crash_log)} if crash_at else {}
+        env = {**kept, "RUFUS_HOME": str(self.folder), **crash}
         words = [RUFUS, "run", *(word for change in self.overrides for word in ("--set", change))]
         with (self.folder / "out.log").open("ab") as log:
             return subprocess.Popen(words, env=env, stdout=log, stderr=log, start_new_session=True)
+
+    @property
+    def _crash_log(self) -> Path:
+        return self.folder / "crashes.txt"
+
+    def crashes(self) -> int:
+        """How often a job of this home killed itself at a crash point."""
+        return len(self._crash_log.read_text(encoding="utf-8").splitlines()) if self._crash_log.exists() else 0
 
     def processes(self) -> Iterator[psutil.Process]:
         for process in psutil.process_iter():
@@ -83,7 +93,10 @@ class CrashHome:
                 yield f"{record.id}: {change.path} {change.change}"
 
     def _step_faults(self) -> Iterator[str]:
-        """Steps that stand twice in the curves of a training, and problems that it rolled out twice in an epoch."""
+        """Steps that are missing from the curves of a training, or stand there twice.
+
+        Which problems each trained on needs no look of its own: the training's bytes tell, and those are compared.
+        """
         for record in self.store.records():
             if record.kind == "training":
                 steps = [line["step"] for line in _lines(self.store.path(record) / "metrics.jsonl")]

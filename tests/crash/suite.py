@@ -80,17 +80,15 @@ def torment(
     for target, rng in kills:
         if target.startswith("at "):
             stop(run)
+            before = home.crashes()
             run = home.start(crash_at=target.removeprefix("at "))
             watch(home, run, report, RUN_SECONDS)
+            killed = home.crashes() > before  # of the jobs that died there, one counts
         else:
             run = run if run is not None and run.poll() is None else home.start()
-            strike(home, run, target, rng, report)
-        if run.poll() == 0 and not target.startswith("at "):
-            break
-        report.kills[target] += (
-            1  # a job that dies after its artifact is there is not missed: such a run may get through
-        )
-        if run.poll() == 0:
+            killed = strike(home, run, target, rng, report)
+        report.kills[target] += killed
+        if run.poll() == 0:  # a job that dies after its artifact is there is not missed
             break
     stop(run)
     for _ in range(MOST_RUNS):
@@ -102,8 +100,8 @@ def torment(
     report.faults.append(f"{home.folder.name}: not through after {MOST_RUNS} runs: {_last_words(home)}")
 
 
-def strike(home: CrashHome, run: subprocess.Popen[bytes], target: str, rng: random.Random, report: Report) -> None:
-    """Wait for a job to live and a little more, kill the target, and give the run a moment to end of it."""
+def strike(home: CrashHome, run: subprocess.Popen[bytes], target: str, rng: random.Random, report: Report) -> bool:
+    """Wait for a job to live and a little more, kill the target, and give the run a moment; whether it was killed."""
     deadline = time.monotonic() + RUN_SECONDS
     while run.poll() is None and not home.jobs() and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -116,13 +114,15 @@ def strike(home: CrashHome, run: subprocess.Popen[bytes], target: str, rng: rand
     else:
         server = home.server(target)
         victim = server.pid if server else None
-    if victim is not None:
-        try:
-            os.kill(victim, signal.SIGKILL)
-            report.steps.update(name.rpartition(".")[0] for name in jobs)
-        except ProcessLookupError:
-            pass
+    if victim is None:
+        return False
+    try:
+        os.kill(victim, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    report.steps.update(name.rpartition(".")[0] for name in jobs)
     watch(home, run, report, 2.0)
+    return True
 
 
 def watch(home: CrashHome, run: subprocess.Popen[bytes], report: Report, seconds: float) -> None:

@@ -17,6 +17,9 @@ import httpx
 import psutil
 import pytest
 from mlflow import MlflowClient
+from prefect.events import emit_event
+from prefect.events.worker import EventsWorker
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.orchestrator import PrefectOrchestrator
 from rufus_core.lineage import Record, Store
@@ -149,6 +152,20 @@ def test_a_run_inside_an_event_loop_is_recorded_too(tmp_path: Path) -> None:
         again.ready()
         flow_run, tasks = shown(f"{again.url}/api")
     assert flow_run["state_name"] == "Completed"
+    assert tasks == dict.fromkeys(TITLES, "Completed")
+
+
+def test_a_run_is_recorded_by_its_own_server_in_a_process_that_told_another_before(tmp_path: Path) -> None:
+    with servers.prefect_server(tmp_path / "other", servers.free_port()) as other:
+        other.ready()
+        with temporary_settings({PREFECT_API_URL: f"{other.url}/api"}):
+            emit_event("told", resource={"prefect.resource.id": "the other server"})
+            EventsWorker.instance().wait_until_empty()
+    _, seen = run(tmp_path, graph())
+    assert seen.warnings == []
+    with servers.prefect_server(tmp_path, servers.free_port()) as again:
+        again.ready()
+        _, tasks = shown(f"{again.url}/api")
     assert tasks == dict.fromkeys(TITLES, "Completed")
 
 

@@ -24,7 +24,7 @@ from rufus_core.jobs.document import InputArtifact, JobDocument
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.run import main, running_code
 from rufus_core.lineage import Record, Store, fingerprint, lease
-from rufus_core.lineage.crash_points import VARIABLE, CrashPoint
+from rufus_core.lineage.crash_points import CRASH_AT, CrashPoint
 from rufus_core.lineage.files import entries
 from rufus_core.lineage.lease import lease_file, read_holding
 
@@ -83,7 +83,7 @@ class Jobs:
                 os.dup2(log.fileno(), 2)
             sys.stdout, sys.stderr = os.fdopen(1, "w"), os.fdopen(2, "w")
             if crash_at is not None:
-                os.environ[VARIABLE] = crash_at
+                os.environ[CRASH_AT] = crash_at
             if host:
                 platform.uname = lambda: SimpleNamespace(node=host)  # type: ignore[assignment,return-value]
             run.handler = lambda kind: lambda job: self._count(job, hook)  # type: ignore[assignment]
