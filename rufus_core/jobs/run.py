@@ -26,7 +26,7 @@ from rufus_core.lineage.store import Store
 from rufus_core.settings import ExecutionSettings
 
 WAIT_SECONDS = 0.5  # between two looks at a lease that another job holds
-KINDS = ("base", "problems", "reward_model", "training", "checkpoint", "scores")
+KINDS = ("base", "problems", "screen", "reward_model", "training", "checkpoint", "scores")
 
 
 @functools.cache
@@ -58,6 +58,10 @@ def handler(kind: str) -> Handler:
             from rufus_core.jobs.problems import build_problems
 
             return build_problems
+        case "screen":
+            from rufus_core.jobs.screen import screen_problems
+
+            return screen_problems
         case "reward_model":
             from rufus_core.jobs.reward_model import build_reward_model
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -81,8 +81,12 @@ def play_problems(
     samples: int,
     temperature: float = 1.0,
     response_budget: int | None = None,
+    on_played: Callable[[int], None] = lambda _: None,
 ) -> dict[str, tuple[float | None, ...]]:
-    """1 or 0 for each sample of each problem; None where the infrastructure failed. By default a stage's own budget."""
+    """1 or 0 for each sample of each problem; None where the infrastructure failed. By default a stage's own budget.
+
+    `on_played` hears how many rollouts have ended.
+    """
     job.use_threads()
     settings = {name: _played(stage) for name, stage in job.document.config["play"].items()}
     policy = load_policy(policy_path)
@@ -99,6 +103,7 @@ def play_problems(
             response_budget=response_budget,
             seed=job.document.seed,
             workers=execution.rollout_workers,
+            on_played=on_played,
         )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from rufus_core.errors import LineageError
-from rufus_core.lineage.record import Input, Record
+from rufus_core.lineage.record import DATA_KINDS, Input, Record
 from rufus_core.lineage.resolve import Ref
 from rufus_core.lineage.rows import RowChanges, row_changes
 from rufus_core.lineage.store import Store
 from rufus_core.types import Frozen, Json
 
-OF_ANY_NAME = ("problems", "reward_model", "training")  # kinds that are compared under different names too
+OF_ANY_NAME = (*DATA_KINDS, "reward_model", "training")  # kinds that are compared under different names too
 MACHINE = {"host", "platform"}
 
 
@@ -98,7 +98,7 @@ class _Walk:
                 self.compare(f"{role}.{name}" if role else name, before, after)
 
     def _pair(self, role: str, old: Record, new: Record) -> ArtifactDiff:
-        both_data = old.kind == new.kind == "problems" and old.digest != new.digest
+        both_data = old.kind in DATA_KINDS and new.kind in DATA_KINDS and old.digest != new.digest
         return ArtifactDiff(
             role=role,
             old=old.id,

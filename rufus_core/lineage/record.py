@@ -18,6 +18,7 @@ from rufus_core.types import Frozen, Json
 
 SCHEMA_VERSION = 2  # 2: the provenance has an image; keys stay in the order in which a step read them
 READABLE = (1, SCHEMA_VERSION)
+DATA_KINDS = ("problems", "screen")  # of artifacts whose files are rows of data
 CHECKPOINT_KINDS = ("base", "checkpoint")  # of artifacts that are a policy to go on from
 _AGAIN = "move that folder out of the store; `rufus run` then makes the artifact again"
 

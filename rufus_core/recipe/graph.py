@@ -12,11 +12,19 @@ from rufus_core.lineage.record import Record
 from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.recipe.base_files import base_files
 from rufus_core.recipe.validate import nearest
-from rufus_core.settings import ProblemSettings, Recipe, RLStage, SFTStage
+from rufus_core.settings import FilterSettings, ProblemSettings, Recipe, RLStage, SFTStage
 from rufus_core.types import Json, content_id
 
 # Declared versions of the implementations: raised by hand when a step's code would give another result.
-VERSIONS = {"base": "2", "problems": "2", "reward_model": "4", "training": "1", "checkpoint": "1", "scores": "2"}
+VERSIONS = {
+    "base": "2",
+    "problems": "2",
+    "screen": "1",
+    "reward_model": "4",
+    "training": "1",
+    "checkpoint": "1",
+    "scores": "2",
+}
 
 # What a stage's training depends on; data, parent and reward model enter by digest instead.
 _TRAINING_FIELDS: dict[str, bool | set[str]] = {
@@ -73,8 +81,10 @@ def build_graph(recipe: Recipe) -> list[Step]:
     steps += [_problems(recipe, name) for name in recipe.stages]
     steps += _scores(recipe, "base", "the base policy")
     for name, stage in recipe.stages.items():
-        if isinstance(stage, RLStage) and stage.reward_model is not None:
-            steps.append(_reward_model(recipe, name, stage))
+        if isinstance(stage, RLStage):
+            steps += _screens(recipe, name, stage)
+            if stage.reward_model is not None:
+                steps.append(_reward_model(recipe, name, stage))
         steps += [_training(recipe, name), _checkpoint(recipe, name), *_scores(recipe, name, stage.title)]
     return steps
 
@@ -98,9 +108,10 @@ def _refuse_unsupported(recipe: Recipe) -> None:
     for name, stage in recipe.stages.items():
         field = "data" if isinstance(stage, SFTStage) else "problems"
         data = stage.data if isinstance(stage, SFTStage) else stage.problems
-        if data.filters:
+        unable = [key for key, each in data.filters.items() if isinstance(stage, SFTStage) or not _is_screen(each)]
+        if unable:
             raise ConfigError(
-                f"this release doesn't run the filters {', '.join(data.filters)}",
+                f"this release doesn't run the filters {', '.join(unable)}: only screens by the stage's own policy",
                 where=f"stages.{name}.{field}.filters",
                 hint=f"--set 'stages.{name}.{field}.filters=!replace {{}}'",
             )
@@ -198,6 +209,36 @@ def _hash_of(path: str, place: str) -> str:
         raise DataError(error.what, where=f"{place}.path={path}", hint="give the path of a .jsonl file") from error
 
 
+def _is_screen(filters: FilterSettings) -> bool:
+    return filters.samplers == ("policy",) and filters.tools and not filters.options
+
+
+def _screens(recipe: Recipe, name: str, stage: RLStage) -> Iterator[Step]:
+    """One step for each screen of a stage's training problems by its initial checkpoint (PIPE-10), in their order."""
+    problems = f"data/{name}"
+    for key, settings in stage.problems.filters.items():
+        yield Step(
+            name=f"screens/{name}/{key}",
+            kind="screen",
+            title=f"{stage.title}: {key}",
+            stage=name,
+            config={
+                "filter": settings.model_dump(mode="json"),
+                "temperature": stage.rollout.temperature,
+                "play": _play(recipe, [name]),
+            },
+            inputs={"problems": problems, "policy": checkpoint_of(stage.parent)},
+            seed=_seed(recipe, "screen", name, key),
+        )
+        problems = f"screens/{name}/{key}"
+
+
+def _training_problems(name: str, stage: SFTStage | RLStage) -> str:
+    """Name of the step whose problems a stage trains on: the last screen's, or else all that it has."""
+    screens = list(stage.problems.filters) if isinstance(stage, RLStage) else []
+    return f"screens/{name}/{screens[-1]}" if screens else f"data/{name}"
+
+
 def _reward_model(recipe: Recipe, name: str, stage: RLStage) -> Step:
     assert stage.reward_model is not None
     return Step(
@@ -220,7 +261,7 @@ def _training(recipe: Recipe, name: str) -> Step:
             hint=f"--set stages.{name}.run.steps=N",
         )
     config = stage.model_dump(mode="json", include=_TRAINING_FIELDS)
-    inputs = {"parent": checkpoint_of(stage.parent), "problems": f"data/{name}"}
+    inputs = {"parent": checkpoint_of(stage.parent), "problems": _training_problems(name, stage)}
     if isinstance(stage, RLStage) and stage.reward_model is not None:
         inputs["reward_model"] = f"stages/{name}/reward_model"
     return Step(

@@ -59,6 +59,14 @@ class FilterSettings(Frozen):
             raise ValueError("a filter with samplers needs num_attempts")
         return self
 
+    def admits(self, rate: float) -> bool:
+        """Whether a share of passes lies in the window; a bound that isn't given is none."""
+        return (
+            (self.low_exclusive is None or rate > self.low_exclusive)
+            and (self.high_inclusive is None or rate <= self.high_inclusive)
+            and (self.high_exclusive is None or rate < self.high_exclusive)
+        )
+
 
 class ProblemSettings(Frozen):
     """A stage's prompt set. Splits are disjoint by problem id and deterministic by seed."""
