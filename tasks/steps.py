@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import signal
 import threading
@@ -12,7 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rufus_core.errors import JobFailed, JobLost, LineageError, Preempted, RufusError
+from rufus_core.errors import JobFailed, JobLost, LineageError, RufusError
+from rufus_core.jobs.failure import forget_failure, told_failure
 from rufus_core.lineage.cache import HashCache
 from rufus_core.lineage.home import store_root
 from rufus_core.lineage.names import artifact_label, record_id
@@ -116,7 +116,7 @@ class StepRunner:
         progress = folder / "progress.jsonl"
 
         def prepare() -> None:
-            (folder / "error.json").unlink(missing_ok=True)
+            forget_failure(folder)
             progress.unlink(missing_ok=True)
             document_of(step, self._inputs(step), self._store, self._execution, progress, links).save(document)
 
@@ -166,19 +166,14 @@ def _compared(before: Record, now: Record) -> str:
 
 def _preempted(folder: Path) -> str:
     """What a job said that was told to stop and kept its state, if it did."""
-    try:
-        told = json.loads((folder / "error.json").read_text())
-    except (FileNotFoundError, ValueError):
-        return ""
-    return f"{told['what']}; {told['hint']}" if told["type"] == Preempted.__name__ else ""
+    told = told_failure(folder)
+    return f"{told.what}; {told.hint}" if told and told.preempted else ""
 
 
 def _failure(step: Step, folder: Path, code: int | None) -> JobFailed:
     """What the job said of its failure, else its last line, else how it ended."""
-    error = folder / "error.json"
-    if error.exists():
-        told = json.loads(error.read_text())
-        return JobFailed(told["what"], where=told["where"], hint=told["hint"])
+    if failure := told_failure(folder):
+        return failure.as_error()
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         hint = "perhaps the machine ran out of memory" if name == "SIGKILL" else None

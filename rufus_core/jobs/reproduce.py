@@ -13,6 +13,7 @@ from typing import Literal, Protocol
 
 from rufus_core.errors import LineageError
 from rufus_core.jobs.document import InputArtifact, JobDocument
+from rufus_core.jobs.failure import told_failure
 from rufus_core.lineage.adopt import ADOPTED
 from rufus_core.lineage.canonical import fingerprint
 from rufus_core.lineage.digest import FileChange, compare_files, hash_file
@@ -245,8 +246,7 @@ def _last_progress(file: Path) -> tuple[int, int]:
 
 
 def _failure(folder: Path, code: int) -> str:
-    error = folder / "error.json"
-    if error.exists():
-        return str(json.loads(error.read_text(encoding="utf-8"))["what"])
+    if told := told_failure(folder):
+        return told.what
     lines = (folder / "job.log").read_text(encoding="utf-8", errors="replace").splitlines()
     return next((line for line in reversed(lines) if line.strip()), f"its job ended with exit code {code}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import os
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from rufus_core.errors import InfrastructureError, LeaseHeld, LeaseLost, LineageError, Preempted, RufusError
 from rufus_core.jobs.document import JobDocument
+from rufus_core.jobs.failure import tell_failure
 from rufus_core.jobs.job import Handler, Job
 from rufus_core.lineage.attempt import Attempt
 from rufus_core.lineage.claims import abandon, claim, tidy
@@ -197,18 +197,14 @@ def _leave(error: RufusError) -> None:
 def main(path: Path) -> int:
     """Run the job of a document file. A RufusError is left beside it as `error.json`, for whoever started the job."""
 
-    def tell(error: RufusError) -> None:
-        told = {"type": type(error).__name__, "what": error.what, "where": error.where, "hint": error.hint}
-        (path.parent / "error.json").write_text(json.dumps(told), encoding="utf-8")
-
     def leave(error: RufusError) -> None:
-        tell(error)
+        tell_failure(path.parent, error)
         _leave(error)
 
     try:
         run_job(JobDocument.load(path), leave)
     except RufusError as error:
-        tell(error)
+        tell_failure(path.parent, error)
         print(f"error: {error}", flush=True)
         return error.exit_code
     return 0
