@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
-from rufus_core.lineage.canonical import fingerprint
+from rufus_core.lineage.canonical import fingerprint, with_seed
 from rufus_core.lineage.home import store_root
 from rufus_core.lineage.record import Draft, Record, Timings
 from rufus_core.lineage.store import Store
@@ -46,7 +46,7 @@ def publish(store: Store, step: Step, made: dict[str, Record], content: bytes, s
     """One artifact, the way a job publishes it."""
     inputs = {role: made[name].as_input() for role, name in step.inputs.items()}
     digests = {role: source.digest for role, source in inputs.items()}
-    key = fingerprint(step.kind, step.version, {**step.config, "seed": seed}, digests)
+    key = fingerprint(step.kind, step.version, with_seed(step.config, seed), digests)
     attempt = store.attempt(step.name, key)
     (attempt.folder / "model.safetensors").write_bytes(content)
     now = datetime.now(UTC)

@@ -11,6 +11,7 @@ from typing import Any
 
 from rufus_core.errors import InfrastructureError, RufusError
 from rufus_core.lineage.aliases import Aliases
+from rufus_core.lineage.canonical import with_seed
 from rufus_core.lineage.home import store_root
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
@@ -96,7 +97,7 @@ def _send_run(record: Record, store: Store, find: Callable[[str], Record | None]
     key = key_of(record)
     ended = milliseconds_of(record)
     started = ended - int(1000 * record.timings.seconds) if record.timings else ended
-    params = flatten({**record.config, "seed": record.seed})
+    params = flatten(with_seed(record.config, record.seed))
     tags = {"rufus.step": record.name, "rufus.rebuilt": "from its record"}
     send("start_run", key=key, name=record.name, at=started, params=params, tags=tags)
     curves = store.path(record) / CURVES

@@ -14,6 +14,7 @@ from typing import Any
 from rufus_core.errors import JobFailed, JobLost, LineageError, RufusError
 from rufus_core.jobs.failure import forget_failure, told_failure
 from rufus_core.lineage.cache import HashCache
+from rufus_core.lineage.canonical import with_seed
 from rufus_core.lineage.home import store_root
 from rufus_core.lineage.names import artifact_label, record_id
 from rufus_core.lineage.record import Record
@@ -80,7 +81,7 @@ class StepRunner:
             return StepOutcome("reused", record.digest, record.id)
         before = record
         self._observer.step_started(step.name)
-        key = self._tracker.step_started(step.name, step.title, {**step.config, "seed": step.seed})
+        key = self._tracker.step_started(step.name, step.title, with_seed(step.config, step.seed))
         status, error = "FAILED", "not finished"
         try:
             with self._around(step) as links:

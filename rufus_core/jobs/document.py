@@ -7,6 +7,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError
 
 from rufus_core.errors import LineageError
+from rufus_core.lineage.record import Record
 from rufus_core.types import Frozen, Json
 
 
@@ -15,6 +16,10 @@ class InputArtifact(Frozen):
     digest: str
     record_id: str
     path: Path
+
+    @classmethod
+    def of(cls, record: Record, path: Path) -> InputArtifact:
+        return cls(name=record.name, digest=record.digest, record_id=record.id, path=path)
 
 
 class JobDocument(Frozen):

@@ -15,9 +15,9 @@ from rufus_core.errors import LineageError
 from rufus_core.jobs.document import InputArtifact, JobDocument
 from rufus_core.jobs.failure import told_failure
 from rufus_core.lineage.adopt import ADOPTED
-from rufus_core.lineage.canonical import fingerprint
-from rufus_core.lineage.digest import FileChange, compare_files, hash_file
-from rufus_core.lineage.external import find_external
+from rufus_core.lineage.canonical import fingerprint, with_seed
+from rufus_core.lineage.digest import FileChange, compare_files
+from rufus_core.lineage.external import intact_external
 from rufus_core.lineage.names import artifact_label
 from rufus_core.lineage.record import Provenance, Record
 from rufus_core.lineage.store import Store
@@ -178,41 +178,24 @@ def _rebuild(
 
 
 def _document(record: Record, made: Mapping[str, tuple[Record, Path]], scratch: Path, folder: Path) -> JobDocument:
-    """The job that the record tells of, with what was made anew as its inputs."""
-    inputs = {}
-    for role, source in record.inputs.items():
-        fresh, path = made[source.record_id]
-        inputs[role] = InputArtifact(name=fresh.name, digest=fresh.digest, record_id=fresh.id, path=path)
+    """The job that the record tells of, with what was made anew as its inputs, and with the data files as they were."""
+    inputs = {role: InputArtifact.of(*made[source.record_id]) for role, source in record.inputs.items()}
     digests = {role: artifact.digest for role, artifact in inputs.items()}
     return JobDocument(
         name=record.name,
         kind=record.kind,
         title=record.name,
         version=record.version,
-        fingerprint=fingerprint(record.kind, record.version, {**record.config, "seed": record.seed}, digests),
+        fingerprint=fingerprint(record.kind, record.version, with_seed(record.config, record.seed), digests),
         config=record.config,
         stage=record.stage,
         inputs=inputs,
-        external=_data_files(record),
+        external={role: str(intact_external(file)) for role, file in record.external.items()},
         seed=record.seed or 0,
         store=scratch / "store",
         placement=record.placement,
         progress=folder / "progress.jsonl",
     )
-
-
-def _data_files(record: Record) -> dict[str, str]:
-    found = {}
-    for role, file in record.external.items():
-        place = find_external(file)
-        if place is None:
-            raise LineageError("this data file is gone", where=file.path, hint="put it back where it was")
-        if hash_file(place).sha256 != file.sha256:
-            raise LineageError(
-                "this data file changed since it was read", where=file.path, hint=f"put back sha256 {file.sha256[:12]}"
-            )
-        found[role] = str(place)
-    return found
 
 
 def _carry_out(folder: Path, document: JobDocument, watcher: Watcher) -> int:

@@ -22,13 +22,18 @@ def canonical_json(value: Json) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
 
 
+def with_seed(config: Mapping[str, Json], seed: int | None) -> dict[str, Json]:
+    """A step's settings as its fingerprint covers them: the seed is one of them."""
+    return {**config, "seed": seed}
+
+
 def fingerprint(kind: str, version: str, config: Mapping[str, Json], input_digests: Mapping[str, str]) -> str:
     """SHA-256 (64 hex digits) of what decides a step's result.
 
     Args:
         kind: the kind of artifact it makes.
         version: the declared version of the implementation.
-        config: resolved configuration, placement left out (hosts, paths, node counts, endpoints, retries).
+        config: resolved configuration `with_seed`, placement left out (hosts, paths, node counts, endpoints, retries).
         input_digests: digest of each input, by role.
     """
     identity = {"kind": kind, "version": version, "config": dict(config), "inputs": dict(input_digests)}

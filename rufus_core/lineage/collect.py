@@ -206,7 +206,7 @@ class _Losses:
     def _obstacles(self, record: Record) -> Iterator[str]:
         """Why the same bytes may not come out again."""
         for file in record.external.values():
-            if external_state(file)[0] != "intact":
+            if external_state(file).status != "intact":
                 yield f"{file.path} is gone or changed"
         if record.version != self._versions.get(record.kind, record.version):
             yield f"needs version {record.version} of its code, this is {self._versions[record.kind]}"

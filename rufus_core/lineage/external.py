@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
-from rufus_core.errors import DataError
+from rufus_core.errors import DataError, LineageError
 from rufus_core.lineage.digest import FileEntry, hash_file
 from rufus_core.lineage.record import ExternalFile
 
-ExternalStatus = Literal["intact", "missing", "unreadable", "changed"]
+
+class ExternalState(NamedTuple):
+    """How a data file is found; `what` is that in words, none where it is intact."""
+
+    status: Literal["intact", "missing", "unreadable", "changed"]
+    what: str
+    place: Path | None = None
+    entry: FileEntry | None = None
 
 
 def external_file(path: str, rows: int | None = None) -> ExternalFile:
@@ -46,15 +53,25 @@ def find_external(recorded: ExternalFile) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def external_state(recorded: ExternalFile) -> tuple[ExternalStatus, str, FileEntry | None]:
-    """How the file is today against what was recorded; that in words, none where it is intact; and what was found."""
-    place = find_external(recorded)
-    if place is None:
-        return "missing", "this data file is gone", None
+def external_state(recorded: ExternalFile) -> ExternalState:
+    """How the file is today against what was recorded."""
+    place = None
     try:
+        place = find_external(recorded)
+        if place is None:
+            return ExternalState("missing", "this data file is gone")
         found = hash_file(place)
     except OSError as error:
-        return "unreadable", f"can't read this data file: {error.strerror}", None
+        return ExternalState("unreadable", f"can't read this data file: {error.strerror}", place)
     if found.sha256 != recorded.sha256:
-        return "changed", "this data file changed since it was read", found
-    return "intact", "", found
+        return ExternalState("changed", "this data file changed since it was read", place, found)
+    return ExternalState("intact", "", place, found)
+
+
+def intact_external(recorded: ExternalFile) -> Path:
+    """Where the file lies today. Raises LineageError when it isn't what was recorded."""
+    state = external_state(recorded)
+    if state.status != "intact" or state.place is None:
+        hint = f"put back the file of sha256 {recorded.sha256[:12]}"
+        raise LineageError(state.what, where=recorded.path, hint=hint)
+    return state.place

@@ -237,9 +237,9 @@ def _data_node(node_id: str, file: ExternalFile, verify: bool) -> Node:
 
 
 def _data_state(file: ExternalFile) -> tuple[Status, str]:
-    status, what, found = external_state(file)
-    sizes = f" ({_sizes(file.size, found.size)})" if status == "changed" and found else ""
-    return status, f"{file.path}: {what}{sizes}" if what else ""
+    state = external_state(file)
+    sizes = f" ({_sizes(file.size, state.entry.size)})" if state.status == "changed" and state.entry else ""
+    return state.status, f"{file.path}: {state.what}{sizes}" if state.what else ""
 
 
 def _sizes(then: int, now: int) -> str:

@@ -97,8 +97,7 @@ def _inputs(store: Store, record: Record) -> Iterator[Difference]:
 
 
 def _data_file(file: ExternalFile) -> Iterator[Difference]:
-    _, what, _ = external_state(file)
-    if what:
+    if what := external_state(file).what:
         yield Difference(file.path, what, f"rufus impact {file.path}")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rufus_core.jobs.document import InputArtifact, JobDocument
-from rufus_core.lineage.canonical import fingerprint
+from rufus_core.lineage.canonical import fingerprint, with_seed
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.recipe.graph import Step
@@ -15,7 +15,7 @@ from rufus_core.settings import ExecutionSettings
 
 def fingerprint_of(step: Step, digests: Mapping[str, str]) -> str:
     """What a step's artifact is known by; `digests` are those of its inputs, by role."""
-    return fingerprint(step.kind, step.version, {**step.config, "seed": step.seed}, digests)
+    return fingerprint(step.kind, step.version, with_seed(step.config, step.seed), digests)
 
 
 def document_of(
@@ -35,10 +35,7 @@ def document_of(
         fingerprint=fingerprint_of(step, {role: record.digest for role, record in inputs.items()}),
         config=step.config,
         stage=step.stage,
-        inputs={
-            role: InputArtifact(name=r.name, digest=r.digest, record_id=r.id, path=store.path(r))
-            for role, r in inputs.items()
-        },
+        inputs={role: InputArtifact.of(record, store.path(record)) for role, record in inputs.items()},
         external=step.external,
         seed=step.seed,
         store=store.root,

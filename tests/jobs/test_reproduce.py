@@ -8,7 +8,7 @@ import pytest
 
 from rufus_core.errors import LineageError
 from rufus_core.jobs.reproduce import Rebuilt, Reproduction, ancestry, drift, reproduce
-from rufus_core.lineage import Draft, Provenance, Record, Store, fingerprint
+from rufus_core.lineage import Draft, Provenance, Record, Store, external_file, fingerprint
 from rufus_core.lineage.adopt import adopt
 from tests.jobs.miniature import Runner
 from tests.lineage.miniature import make
@@ -112,6 +112,30 @@ def test_what_was_adopted_is_taken_as_it_is_if_it_is_intact(tmp_path: Path) -> N
     (store.path(root) / file.name).write_text("other")
     with pytest.raises(LineageError, match="not in the store as its record says"):
         list(reproduce(store, root, tmp_path / "scratch", Watcher()))
+
+
+@pytest.mark.parametrize(
+    ("now", "what"),
+    [
+        ("gone", "this data file is gone"),
+        ("changed", "this data file changed since it was read"),
+        ("/proc/self/mem", "can't read this data file: Input/output error"),  # a file, and nobody can read its start
+    ],
+)
+def test_a_data_file_that_is_not_as_it_was_is_a_mistake_with_a_hint(tmp_path: Path, now: str, what: str) -> None:
+    data = tmp_path / "my.jsonl"
+    data.write_text("{}\n")
+    store = Store(tmp_path / "store")
+    root = make(store, "data/sft", "problems", {"x": "x"}, external={"mine": external_file(str(data))})
+    data.unlink()
+    if now == "changed":
+        data.write_text("other")
+    elif now != "gone":
+        data.symlink_to(now)
+    with pytest.raises(LineageError) as caught:
+        list(reproduce(store, root, tmp_path / "scratch", Watcher()))
+    assert (caught.value.what, caught.value.where) == (what, str(data))
+    assert caught.value.hint == f"put back the file of sha256 {root.external['mine'].sha256[:12]}"
 
 
 def test_ancestry_puts_inputs_first_and_names_a_record_that_is_gone(chain: Runner, tmp_path: Path) -> None:
