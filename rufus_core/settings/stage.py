@@ -166,7 +166,7 @@ class ModelSettings(Frozen):
     teacher: str | None = None
     judge: str | None = None
     eval_judge: str | None = None
-    summarizer: str | None = None  # SA-E2
+    summarizer: str | None = None  # SA-E2; as printed, no step reads it: `gym/search.py` cuts pages without a model
     reward_model: str | None = None
 
 
@@ -213,8 +213,13 @@ class RunSettings(Frozen):
     steps: Positive | None  # None: the paper doesn't state it
     epochs: float | None = None
     checkpoint_interval_steps: Positive | None = None
-    eval_interval_steps: Positive | None = None
+    eval_interval_steps: Positive | None = None  # as printed; no step reads it: only what is carried forward is scored
     select: SelectionSettings
+
+    def saves(self, step: int) -> bool:
+        """Whether the weights of this step are kept as a candidate: at every interval, and at the end."""
+        interval = self.checkpoint_interval_steps
+        return step == self.steps or bool(interval and step % interval == 0)
 
 
 class EvaluationSettings(Frozen):

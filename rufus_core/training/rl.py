@@ -115,8 +115,7 @@ def train_rl(
         metrics |= {"rollout_seconds": rolled_out - started, "train_seconds": time.perf_counter() - rolled_out}
         sink.log(step, metrics)
         keep_rollouts(step, issued)
-        interval = stage.run.checkpoint_interval_steps
-        candidate = step == steps or bool(interval and step % interval == 0)
+        candidate = stage.run.saves(step)
         if candidate:
             save(step)
         state.end_step(Position(step, stream.taken, num_updates), candidate)

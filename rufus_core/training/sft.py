@@ -62,8 +62,7 @@ def train_sft(
         epoch = math.ceil(order.taken / len(examples))
         metrics = {"loss": loss_sum, "grad_norm": norm, "lr": rate, "tokens": float(num_tokens), "epoch": float(epoch)}
         sink.log(step, metrics | {"skipped_updates": float(num_tokens == 0)})
-        interval = stage.run.checkpoint_interval_steps
-        candidate = step == steps or bool(interval and step % interval == 0)
+        candidate = stage.run.saves(step)
         if candidate:
             save(step)
         state.end_step(Position(step, order.taken, step), candidate)
