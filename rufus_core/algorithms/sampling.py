@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from rufus_core.settings import DynamicSamplingSettings
 
 TOLERANCE = 1e-9  # a mean of rewards that equals a bound may miss it by rounding
 
 
-def select_groups(means_G: Sequence[float], window: DynamicSamplingSettings, limit: int) -> list[int]:
-    """Indices of the first `limit` groups, in sampling order, whose mean lies in the window.
+def in_window(mean: float, window: DynamicSamplingSettings) -> bool:
+    """Whether a group with this mean has something to teach. (0, 1) drops all-fail and all-pass groups.
 
     The mean is that of the raw verifier scores, before any shaping, over the members that were scored; it is NaN for
-    a group without one, which is never kept. Groups come in the order they were sampled in, not in that in which
-    they finished, so short responses have no advantage.
+    a group without one, which is in no window.
     """
-    return [index for index, mean in enumerate(means_G) if in_window(mean, window)][:limit]
-
-
-def in_window(mean: float, window: DynamicSamplingSettings) -> bool:
-    """Whether a group with this mean has something to teach. (0, 1) drops all-fail and all-pass groups."""
     return (
         mean > window.low_exclusive + TOLERANCE
         and (window.high_inclusive is None or mean <= window.high_inclusive + TOLERANCE)

@@ -21,16 +21,15 @@ PADDING_SEGMENT = -1
 class PackedRow:
     """Several sequences, one after the other. A token may attend only within its segment.
 
-    Labels are shifted: position t predicts the token at t + 1. `loss_mask_T[t]` is 1 iff that token is supervised and
-    in the same segment; `labels_T[t]` is its id there and IGNORE elsewhere. So the first token of a segment is never a
-    target, and the last position of a segment has none. Positions restart at 0 in each segment; segments count
-    from 0, and padding is segment -1.
+    Labels are shifted: position t predicts the token at t + 1. `labels_T[t]` is its id where that token is supervised
+    and in the same segment, and IGNORE elsewhere. So the first token of a segment is never a target, and the last
+    position of a segment has none. Positions restart at 0 in each segment; segments count from 0. Padding is
+    segment -1, all at position 0.
     """
 
     ids_T: NDArray[np.int64]
     positions_T: NDArray[np.int64]
     segments_T: NDArray[np.int64]
-    loss_mask_T: NDArray[np.int64]
     labels_T: NDArray[np.int64]
 
     @classmethod
@@ -50,13 +49,13 @@ class PackedRow:
         if num_padding < 0:
             raise DataError(f"{sum(sizes)} tokens don't fit into a row of {length}")
         ids_T = np.array([token for ids, _ in sequences for token in ids] + [pad_id] * num_padding, dtype=np.int64)
-        positions_T = np.concatenate([np.arange(size) for size in [*sizes, num_padding]])
+        positions_T = np.concatenate([*(np.arange(size) for size in sizes), np.zeros(num_padding, dtype=np.int64)])
         segments_T = np.repeat([*range(len(sizes)), PADDING_SEGMENT], [*sizes, num_padding])
         supervised_T = np.array([bit for _, mask in sequences for bit in mask] + [0] * num_padding, dtype=np.int64)
-        loss_mask_T = np.zeros_like(ids_T)
-        loss_mask_T[:-1] = supervised_T[1:] * (segments_T[1:] == segments_T[:-1])
-        labels_T = np.where(loss_mask_T == 1, np.roll(ids_T, -1), IGNORE)
-        return cls(ids_T, positions_T, segments_T, loss_mask_T, labels_T)
+        labels_T = np.full_like(ids_T, IGNORE)
+        predicts_T = (supervised_T[1:] == 1) & (segments_T[1:] == segments_T[:-1])
+        labels_T[:-1][predicts_T] = ids_T[1:][predicts_T]
+        return cls(ids_T, positions_T, segments_T, labels_T)
 
 
 def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:

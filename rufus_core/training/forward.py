@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from rufus_core.data.packing import pack
+from rufus_core.data.packing import IGNORE, PackedRow, pack
 
 _ROW_TOKENS = 256  # rows hold at least this many tokens; longer sequences get longer rows
 
@@ -49,36 +50,26 @@ def micro_batches(sequences: Sequence[TokenSequence], most_tokens: int) -> Itera
         yield _build([[sequences[i] for i in row] for row in rows[start : start + per_batch]])
 
 
-def _build(rows: Sequence[Sequence[TokenSequence]]) -> PackedBatch:
-    width = max(sum(len(s.token_ids) for s in row) for row in rows)
-    ids_RT = torch.zeros((len(rows), width), dtype=torch.long)
-    positions_RT = torch.zeros_like(ids_RT)
-    segments_RT = torch.zeros_like(ids_RT)  # 0 is padding, which sees only padding
-    predictor, target, sequence, offset = [], [], [], []
-    for r, row in enumerate(rows):
-        at = 0
-        for k, s in enumerate(row, start=1):
-            length = len(s.token_ids)
-            ids_RT[r, at : at + length] = torch.tensor(s.token_ids)
-            positions_RT[r, at : at + length] = torch.arange(length)
-            segments_RT[r, at : at + length] = k
-            for t in range(1, length):  # a sequence's first token is nobody's target
-                if s.mask[t]:
-                    predictor.append(r * width + at + t - 1)
-                    target.append(s.token_ids[t])
-                    sequence.append(s.index)
-                    offset.append(t)
-            at += length
-    same_RTT = segments_RT[:, :, None] == segments_RT[:, None, :]
+def _build(groups: Sequence[Sequence[TokenSequence]]) -> PackedBatch:
+    width = max(sum(len(s.token_ids) for s in group) for group in groups)
+    rows = [PackedRow.build([(s.token_ids, s.mask) for s in group], width) for group in groups]
+    positions_RT = np.stack([row.positions_T for row in rows])
+    segments_RT = torch.from_numpy(np.stack([row.segments_T for row in rows]))
+    labels_RT = np.stack([row.labels_T for row in rows])
+    indices = [[s.index for s in group] for group in groups]
+    row_N, place_N = np.nonzero(labels_RT != IGNORE)
+    same_RTT = segments_RT[:, :, None] == segments_RT[:, None, :]  # padding sees only padding
     causal_TT = torch.ones((width, width), dtype=torch.bool).tril()
     return PackedBatch(
-        ids_RT,
-        positions_RT,
+        torch.from_numpy(np.stack([row.ids_T for row in rows])),
+        torch.from_numpy(positions_RT),
         (same_RTT & causal_TT)[:, None],
-        torch.tensor(predictor, dtype=torch.long),
-        torch.tensor(target, dtype=torch.long),
-        torch.tensor(sequence, dtype=torch.long),
-        torch.tensor(offset, dtype=torch.long),
+        torch.from_numpy(row_N * width + place_N),
+        torch.from_numpy(labels_RT[row_N, place_N]),
+        torch.tensor(
+            [indices[r][rows[r].segments_T[t]] for r, t in zip(row_N, place_N, strict=True)], dtype=torch.long
+        ),
+        torch.from_numpy(positions_RT[row_N, place_N] + 1),
     )
 
 

@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from rufus_core.algorithms.sampling import in_window, select_groups
+from rufus_core.algorithms.sampling import in_window
 from rufus_core.settings import DynamicSamplingSettings
 
 REASONING = DynamicSamplingSettings(low_exclusive=0.0, high_inclusive=0.8)
@@ -30,11 +30,5 @@ def test_the_exclusive_bounds_are_outside_whatever_the_rounding(mean):
     assert not in_window(mean, DAPO)
 
 
-def test_the_first_in_sampling_order_are_kept_RRL_T6():
-    means = [0.0, 0.5, 0.9, 0.8, 1.0, 0.0625, 0.5]
-    assert select_groups(means, REASONING, limit=3) == [1, 3, 5]
-    assert select_groups(means, REASONING, limit=9) == [1, 3, 5, 6]
-
-
 def test_a_group_without_a_scored_member_is_never_kept():
-    assert select_groups([math.nan, 0.5], DynamicSamplingSettings(low_exclusive=-1.0), limit=2) == [1]
+    assert not in_window(math.nan, DynamicSamplingSettings(low_exclusive=-1.0))

@@ -1,14 +1,11 @@
-"""Packing and batching (SFT-06, SFT-07, SLM-02..04)."""
+"""Packing (SFT-06, SLM-02, SLM-04)."""
 
 from __future__ import annotations
-
-from collections import Counter
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rufus_core.data.batching import batches
 from rufus_core.data.packing import IGNORE, PackedRow, pack
 from rufus_core.errors import DataError
 
@@ -61,9 +58,8 @@ def test_what_does_not_fit_is_refused_and_never_cut(lengths: list[int]) -> None:
 def test_a_row_in_full_SLM_04() -> None:
     row = PackedRow.build([([7, 8, 9], [1, 0, 1]), ([5, 6], [0, 1])], length=7, pad_id=3)
     assert row.ids_T.tolist() == [7, 8, 9, 5, 6, 3, 3]
-    assert row.positions_T.tolist() == [0, 1, 2, 0, 1, 0, 1]
+    assert row.positions_T.tolist() == [0, 1, 2, 0, 1, 0, 0]
     assert row.segments_T.tolist() == [0, 0, 0, 1, 1, -1, -1]
-    assert row.loss_mask_T.tolist() == [0, 1, 0, 1, 0, 0, 0]
     assert row.labels_T.tolist() == [IGNORE, 9, IGNORE, 6, IGNORE, IGNORE, IGNORE]
 
 
@@ -82,8 +78,8 @@ def test_every_token_once_and_no_target_across_a_boundary(
         assert row.labels_T[inside].tolist() == [
             token if bit else IGNORE for token, bit in zip(ids[1:], mask[1:], strict=True)
         ] + [IGNORE]
-    assert row.loss_mask_T.sum() == sum(sum(mask[1:]) for _, mask in packed)
-    assert ((row.labels_T != IGNORE) == (row.loss_mask_T == 1)).all()
+    assert (row.labels_T != IGNORE).sum() == sum(sum(mask[1:]) for _, mask in packed)
+    assert not row.positions_T[row.segments_T == -1].any()
 
 
 @given(sequences)
@@ -99,37 +95,3 @@ def test_targets_do_not_depend_on_neighbours(packed: list[tuple[list[int], list[
 def test_rows_that_cannot_be_built(packed: list[tuple[list[int], list[int]]], length: int | None) -> None:
     with pytest.raises(DataError):
         PackedRow.build(packed, length=length)
-
-
-@given(st.lists(st.integers(1, 30), max_size=50), st.integers(1, 6), st.integers(1, 31), st.integers(30, 90))
-def test_batches_hold_everything_once_within_their_limits_SFT_07(
-    lengths: list[int], size: int, long_tokens: int, budget: int
-) -> None:
-    made = batches(lengths, size, long_tokens, budget)
-    assert sorted(index for batch in made for index in batch) == list(range(len(lengths)))
-    partial: Counter[bool] = Counter()
-    for batch in made:
-        kinds = {lengths[i] >= long_tokens for i in batch}
-        assert len(kinds) == 1
-        assert batch == sorted(batch)
-        (is_long,) = kinds
-        if is_long:
-            assert len(batch) <= size
-            assert sum(lengths[i] for i in batch) <= budget
-        else:
-            partial[len(batch) < size] += 1
-    assert partial[True] <= 1
-    assert [batch[0] for batch in made] == sorted(batch[0] for batch in made)
-
-
-def test_long_samples_share_a_batch_with_fewer_others_SFT_07() -> None:
-    assert batches([1, 9, 1, 9, 9, 1, 1], 3, long_tokens=8, token_budget=20) == [[0, 2, 5], [1, 3], [4], [6]]
-
-
-def test_without_a_limit_batches_are_consecutive() -> None:
-    assert batches([5, 90, 5, 5], 2) == [[0, 1], [2, 3]]
-
-
-def test_a_long_sequence_over_the_budget_is_refused() -> None:
-    with pytest.raises(DataError, match="exceeds the batch's budget"):
-        batches([30], 2, long_tokens=8, token_budget=20)
