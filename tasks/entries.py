@@ -19,16 +19,16 @@ Row = tuple[str, float, int, int]  # metric, value, training step, milliseconds 
 def send_record(key: str, record: Record, find: Find, send: Send) -> None:
     """What the run `key` made, and of what. Of a checkpoint that was selected, training is what says of what."""
     send("mark_run", key=key, tags={"rufus.record": record.id, "rufus.digest": record.digest})
-    models, datasets = _split(record, find)
+    models, datasets = inputs_of(record, find)
     send("log_inputs", key=key, models=list(models.values()), datasets=list(datasets.values()))
     if record.kind in MODEL_KINDS:
         training = record.inputs.get("training")
         maker = find(training.record_id) if training else None
-        made_from, read = _split(maker, find) if maker else (models, datasets)
+        made_from, read = inputs_of(maker, find) if maker else (models, datasets)
         send(
             "log_model",
             key=key,
-            model=_artifact(record.as_input()),
+            model=tags_of(record.as_input()),
             step=record.step or 0,
             params=flatten({**record.config, "decision": record.decision and record.decision.model_dump(mode="json")}),
             parents=[one for role, one in made_from.items() if role in PARENT_ROLES],
@@ -41,6 +41,22 @@ def send_record(key: str, record: Record, find: Find, send: Send) -> None:
         send(
             "log_metrics", key=key, rows=[(name, value, record.step or 0, at) for name, value in rows.items()], **about
         )
+
+
+def inputs_of(record: Record, find: Find) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
+    """Inputs by role: models, and all others as datasets. Where a record is gone, the name tells."""
+    models: dict[str, dict[str, str]] = {}
+    datasets: dict[str, dict[str, str]] = {}
+    for role, one in record.inputs.items():
+        made = find(one.record_id)
+        kind = made.kind if made else one.name.rpartition("/")[2]
+        (models if kind in MODEL_KINDS else datasets)[role] = tags_of(one)
+    return models, datasets
+
+
+def tags_of(one: Input) -> dict[str, str]:
+    """An artifact as entries speak of it."""
+    return {"name": one.name, "digest": one.digest, "record": one.record_id}
 
 
 def without_last(curve: Iterable[Row], record: Record) -> list[Row]:
@@ -70,7 +86,7 @@ def _metrics(
 ) -> Iterator[tuple[dict[str, float], dict[str, Any]]]:
     """Metrics with the model and the dataset that they are of. A score is of its benchmark's problems."""
     if record.kind != "scores":
-        yield record.metrics, {"model": _artifact(record.as_input())} if record.kind in MODEL_KINDS else {}
+        yield record.metrics, {"model": tags_of(record.as_input())} if record.kind in MODEL_KINDS else {}
         return
     model = models.get("checkpoint")
     benchmarks = record.config.get("benchmarks")
@@ -78,18 +94,3 @@ def _metrics(
         asked = benchmarks.get(name.split("/")[0]) if isinstance(benchmarks, Mapping) else None
         stage = asked.get("stage") if isinstance(asked, Mapping) else None
         yield {name: value}, {"model": model, "dataset": datasets.get(f"problems/{stage}")}
-
-
-def _split(record: Record, find: Find) -> tuple[dict[str, dict[str, str]], dict[str, dict[str, str]]]:
-    """Inputs by role: models, and all others as datasets. Where a record is gone, the name tells."""
-    models: dict[str, dict[str, str]] = {}
-    datasets: dict[str, dict[str, str]] = {}
-    for role, one in record.inputs.items():
-        made = find(one.record_id)
-        kind = made.kind if made else one.name.rpartition("/")[2]
-        (models if kind in MODEL_KINDS else datasets)[role] = _artifact(one)
-    return models, datasets
-
-
-def _artifact(one: Input) -> dict[str, str]:
-    return {"name": one.name, "digest": one.digest, "record": one.record_id}

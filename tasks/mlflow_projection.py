@@ -95,7 +95,7 @@ class MlflowProjection:
                 marks["mlflow.parentRunId"] = self._run(tags["rufus.parent"])
             run_id = self._client.create_run(self._experiment, at, marks, name).info.run_id
             self._runs[key] = run_id
-        rows = [Param(_name(k), _value(v)) for k, v in params.items()]
+        rows = [Param(metric_name(k), _value(v)) for k, v in params.items()]
         for start in range(0, len(rows), BATCH_PARAMS):
             self._client.log_batch(run_id, params=rows[start : start + BATCH_PARAMS])
 
@@ -115,7 +115,7 @@ class MlflowProjection:
             about["model_id"] = self._model(model).model_id
         if dataset is not None:
             about |= {"dataset_name": dataset["name"], "dataset_digest": dataset["digest"][:MAX_DIGEST]}
-        metrics = [Metric(_name(name), float(value), at, step, **about) for name, value, step, at in rows]
+        metrics = [Metric(metric_name(name), float(value), at, step, **about) for name, value, step, at in rows]
         for start in range(0, len(metrics), BATCH_METRICS):
             self._client.log_batch(self._run(key), metrics=metrics[start : start + BATCH_METRICS])
 
@@ -161,7 +161,7 @@ class MlflowProjection:
             NOTE: "\n".join(note),
         }
         self._client.set_logged_model_tags(made.model_id, tags)
-        missing = {_name(k): _value(v) for k, v in params.items() if _name(k) not in (made.params or {})}
+        missing = {metric_name(k): _value(v) for k, v in params.items() if metric_name(k) not in (made.params or {})}
         if missing:
             self._client.log_model_params(made.model_id, missing)
         for each in dict.fromkeys((run_id, own)):
@@ -251,7 +251,12 @@ class MlflowProjection:
         return f"[{model['name']}](#/experiments/{self._experiment}/models/{self._model(model).model_id})"
 
 
-def _name(text: str) -> str:
+def reason(outage: Exception) -> str:
+    """The first line of what an outage says."""
+    return next(iter(str(outage).strip().splitlines()), type(outage).__name__)
+
+
+def metric_name(text: str) -> str:
     """A name that MLflow takes: it refuses `@` and most other signs."""
     return re.sub(r"[^\w\-. :/]", "_", text.replace("@", "_at_"))[:250]
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -16,11 +15,10 @@ from rufus_core.lineage.home import store_root
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.ports import Rebuilt
-from tasks.entries import Row, flatten, milliseconds_of, send_record, without_last
-from tasks.mlflow_projection import OUTAGES, MlflowProjection, open_database
+from rufus_core.training.reporter import CURVES, reported
+from tasks.entries import flatten, milliseconds_of, send_record, tags_of, without_last
+from tasks.mlflow_projection import OUTAGES, MlflowProjection, open_database, reason
 from tasks.replay import any_alive, apply, leftovers, read_journal, writing
-
-CURVES = "metrics.jsonl"  # of a training's artifact: {"step": 1, "metrics": {...}} on each line
 
 
 def rebuild_mlflow(home: Path, experiment: str, uri: str | None, warn: Callable[[str], None]) -> Rebuilt:
@@ -51,8 +49,7 @@ def rebuild_mlflow(home: Path, experiment: str, uri: str | None, warn: Callable[
                 )
             return _replaced(records, store, folder, experiment, warn)
     except OUTAGES as error:
-        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise InfrastructureError(f"MLflow can't be written: {why}", where=uri or str(folder)) from error
+        raise InfrastructureError(f"MLflow can't be written: {reason(error)}", where=uri or str(folder)) from error
 
 
 def _replaced(
@@ -87,9 +84,8 @@ def _fill(
         _send_run(record, store, records.get, send)
     for pointer in Aliases(store.root).current().values():
         if pointer.record_id in records:
-            name = records[pointer.record_id].name
-            model = {"name": name, "digest": pointer.digest, "record": pointer.record_id}
-            send("point_alias", registered=pointer.registered, alias=pointer.alias, model=model)
+            model = records[pointer.record_id].as_input().model_copy(update={"digest": pointer.digest})
+            send("point_alias", registered=pointer.registered, alias=pointer.alias, model=tags_of(model))
 
 
 def _send_run(record: Record, store: Store, find: Callable[[str], Record | None], send: Callable[..., None]) -> None:
@@ -102,7 +98,9 @@ def _send_run(record: Record, store: Store, find: Callable[[str], Record | None]
     send("start_run", key=key, name=record.name, at=started, params=params, tags=tags)
     curves = store.path(record) / CURVES
     if record.kind == "training" and curves.exists():
-        send("log_metrics", key=key, rows=without_last(_rows(curves, ended), record))
+        # When a step was done the artifact doesn't say: all have the time of the last.
+        rows = ((name, value, step, ended) for step, metrics in reported(curves) for name, value in metrics.items())
+        send("log_metrics", key=key, rows=without_last(rows, record))
     send_record(key, record, find, send)
     send("end_run", key=key, status="FINISHED", at=ended, tags={})
 
@@ -110,13 +108,6 @@ def _send_run(record: Record, store: Store, find: Callable[[str], Record | None]
 def key_of(record: Record) -> str:
     """The key of the run that made an artifact; of one that was never tracked, its id."""
     return record.links.get("mlflow.key", record.id)
-
-
-def _rows(curves: Path, at: int) -> Iterator[Row]:
-    """Rows for MLflow. When a step was done the artifact doesn't say: all have the time of the last."""
-    with curves.open() as lines:
-        for line in map(json.loads, lines):
-            yield from ((name, float(value), line["step"], at) for name, value in line["metrics"].items())
 
 
 def _replay(journal: Any, fresh: Path, records: dict[str, Record], folder: Path, warn: Callable[[str], None]) -> Path:

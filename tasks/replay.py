@@ -15,10 +15,12 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, flock
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
+
+from rufus_core.lineage.files import locked
 
 if TYPE_CHECKING:
     from tasks.mlflow_projection import MlflowProjection
@@ -73,7 +75,7 @@ class Sender:
             self._journal.close()
 
     def _work(self) -> None:
-        from tasks.mlflow_projection import OUTAGES  # MLflow takes seconds to import
+        from tasks.mlflow_projection import OUTAGES, reason  # MLflow takes seconds to import
 
         projection: MlflowProjection | None = None
         while True:
@@ -87,8 +89,7 @@ class Sender:
                     projection = self._open()
                 apply(projection, entry, self._folder, self._warn_once)
             except OUTAGES as error:
-                why = (str(error).strip().splitlines() or [type(error).__name__])[0]
-                self._warn_once(f"MLflow can't be written; its entries wait in {self._file.parent}", why)
+                self._warn_once(f"MLflow can't be written; its entries wait in {self._file.parent}", reason(error))
                 projection = None
                 if last_try:
                     return
@@ -178,13 +179,9 @@ def read_journal(journal: IO[str]) -> tuple[str, list[Entry]]:
     return (lines[0]["experiment"], lines[1:]) if lines else ("", [])
 
 
-@contextmanager
-def writing(folder: Path) -> Iterator[None]:
+def writing(folder: Path) -> AbstractContextManager[None]:
     """One process at a time: two first uses at once would both create the tables, and two replays send twice."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "writing.lock").open("w") as lock:
-        flock(lock, LOCK_EX)
-        yield
+    return locked(folder / "writing.lock")
 
 
 def _locked_journal(file: Path) -> IO[str]:

@@ -14,7 +14,7 @@ from rufus_core.lineage.home import store_root
 from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
-from tasks.entries import Row, flatten, send_record, without_last
+from tasks.entries import Row, flatten, send_record, tags_of, without_last
 from tasks.replay import Sender
 
 FLUSH_METRICS = 200
@@ -71,8 +71,7 @@ class Tracker:
 
     def aliased(self, alias: str, record: Record, registered: str) -> None:
         """`alias` of the registered model `registered` is this checkpoint from now on."""
-        model = {"name": record.name, "digest": record.digest, "record": record.id}
-        self._sender.send("point_alias", registered=registered, alias=alias, model=model)
+        self._sender.send("point_alias", registered=registered, alias=alias, model=tags_of(record.as_input()))
 
     def _start(self, key: str, name: str, params: Mapping[str, Any], tags: Mapping[str, str]) -> None:
         marks = {**tags, "rufus.owner": str(ProcessId.mine())}

@@ -11,12 +11,12 @@ from pathlib import Path
 from mlflow import MlflowClient
 from mlflow.entities import LoggedModel, ViewType
 
+from rufus_core.lineage.adopt import ADOPTED
 from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.record import Record
 from rufus_core.ports import Difference
-from tasks.entries import MODEL_KINDS
-from tasks.mlflow_projection import MAX_DIGEST, OUTAGES
-from tasks.mlflow_projection import _name as metric_name
+from tasks.entries import MODEL_KINDS, inputs_of
+from tasks.mlflow_projection import MAX_DIGEST, OUTAGES, metric_name, reason
 
 REBUILD = "rufus rebuild-mlflow"
 PAGE = 100
@@ -29,8 +29,7 @@ def verify_mlflow(home: Path, records: Sequence[Record], only: Collection[str] |
     try:
         return list(_Comparison(home, records).differences(only))
     except OUTAGES as error:
-        why = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        return [Difference(str(database(home)), f"MLflow can't be read: {why}", REBUILD)]
+        return [Difference(str(database(home)), f"MLflow can't be read: {reason(error)}", REBUILD)]
 
 
 def database(home: Path) -> Path:
@@ -53,7 +52,7 @@ class _Comparison:
     def differences(self, only: Collection[str] | None) -> Iterator[Difference]:
         wanted = [record for record in self._records.values() if only is None or record.id in only]
         for record in wanted:
-            if record.kind in MODEL_KINDS and "adopted" not in record.config:
+            if record.kind in MODEL_KINDS and ADOPTED not in record.config:
                 yield from self._checkpoint(record)
             elif record.kind == "scores":
                 yield from self._scores(record)
@@ -110,15 +109,11 @@ class _Comparison:
 
     def _inputs(self, record: Record) -> tuple[frozenset[str], frozenset[str]]:
         """Digests of the models and of the data sets that a record was made from, as MLflow would show them."""
-        models, datasets = set(), set()
-        for source in record.inputs.values():
-            made = self._records.get(source.record_id)
-            kind = made.kind if made else source.name.rpartition("/")[2]
-            if kind in MODEL_KINDS:
-                models.add(source.digest)
-            else:
-                datasets.add(source.digest[:MAX_DIGEST])
-        return frozenset(models), frozenset(datasets)
+        models, datasets = inputs_of(record, self._records.get)
+        return (
+            frozenset(each["digest"] for each in models.values()),
+            frozenset(each["digest"][:MAX_DIGEST] for each in datasets.values()),
+        )
 
     def _edges(self, run_id: str) -> tuple[frozenset[str], frozenset[str]]:
         inputs = self._client.get_run(run_id).inputs

@@ -17,13 +17,12 @@ from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.settings import RLStage, SFTStage, StageSettings
 from rufus_core.stages import STAGES
 from rufus_core.stages.stage import GymContext
-from rufus_core.training.reporter import Reporter, reported
+from rufus_core.training.reporter import CURVES, Reporter, reported
 from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
 from rufus_core.training.state import TrainingState
 from rufus_core.types import Json, Trajectory
 
-_METRICS = "metrics.jsonl"
 _ROLLOUTS_KEPT = 8  # trajectories of each step that are kept for reading
 
 
@@ -50,9 +49,9 @@ def train_stage(job: Job) -> Outcome:
         state = _state(job, stage.run.steps, stack.enter_context(job.stoppable()))
         policy = load_policy(job.input("parent"))
         shown = stack.enter_context(job.report(stage.run.steps))
-        for step, metrics in reported(job.output / _METRICS):  # what was kept is told again to whoever watches
+        for step, metrics in reported(job.output / CURVES):  # what was kept is told again to whoever watches
             shown.log(step, metrics)
-        sink = _Both(stack.enter_context(Reporter(job.output / _METRICS, stage.run.steps)), shown)
+        sink = _Both(stack.enter_context(Reporter(job.output / CURVES, stage.run.steps)), shown)
         if isinstance(stage, SFTStage):
             examples = load_examples(job.input("problems") / "examples.jsonl")
             ids = policy.chat.example_ids([(e.messages, e.supervise, e.tools) for e in examples])

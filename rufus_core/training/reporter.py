@@ -10,6 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+CURVES = "metrics.jsonl"  # in a training's artifact: what its Reporter wrote
+
 
 class Reporter:
     """Appends `{"step", "total", "time", "metrics"}` lines to `path`; a reader may follow the file as it grows.
