@@ -11,6 +11,7 @@ from rufus_core.errors import ConfigError, InfrastructureError
 from rufus_core.evaluation.statistics import pass_at_1
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_problems
+from rufus_core.lineage.names import CHECKPOINTS, step_folder, step_of
 from rufus_core.lineage.record import Candidate, Decision
 from rufus_core.settings import SelectionSettings
 
@@ -19,16 +20,15 @@ _VALIDATION_SAMPLES = 4
 
 def select_checkpoint(job: Job) -> Outcome:
     select = SelectionSettings.model_validate(job.document.config["select"])
-    folder = job.input("training") / "checkpoints"
-    steps = sorted(int(each.name.removeprefix("step-")) for each in folder.iterdir())
-    decision = _decide(job, select, steps, folder)
-    chosen = folder / f"step-{decision.chosen_step}"
-    for file in sorted(chosen.iterdir()):
+    training = job.input("training")
+    kept = (step_of(f"{CHECKPOINTS}/{each.name}") for each in (training / CHECKPOINTS).iterdir())
+    decision = _decide(job, select, sorted(step for step in kept if step is not None), training)
+    for file in sorted((training / step_folder(decision.chosen_step)).iterdir()):
         shutil.copyfile(file, job.output / file.name)
     return Outcome(step=decision.chosen_step, decision=decision)
 
 
-def _decide(job: Job, select: SelectionSettings, steps: list[int], folder: Path) -> Decision:
+def _decide(job: Job, select: SelectionSettings, steps: list[int], training: Path) -> Decision:
     candidates = tuple(Candidate(step=step) for step in steps)
     if select.rule == "last":
         reason = f"the last of {len(steps)} candidates"
@@ -41,10 +41,10 @@ def _decide(job: Job, select: SelectionSettings, steps: list[int], folder: Path)
                 hint=f"saved steps: {', '.join(map(str, steps))}",
             )
         return Decision(rule="step", chosen_step=select.step, candidates=candidates, reason="named by the recipe")
-    return _peak(job, steps, folder)
+    return _peak(job, steps, training)
 
 
-def _peak(job: Job, steps: list[int], folder: Path) -> Decision:
+def _peak(job: Job, steps: list[int], training: Path) -> Decision:
     """Highest pass@1 on the validation problems, which neither training nor the held-out scores use."""
     from rufus_core.jobs.scores import play_problems  # brings torch, which the other rules don't need
 
@@ -58,7 +58,7 @@ def _peak(job: Job, steps: list[int], folder: Path) -> Decision:
     candidates = []
     with job.report(len(steps)) as report:
         for count, step in enumerate(steps, start=1):
-            scores = play_problems(job, folder / f"step-{step}", problems, samples=_VALIDATION_SAMPLES)
+            scores = play_problems(job, training / step_folder(step), problems, samples=_VALIDATION_SAMPLES)
             value = pass_at_1(scores).mean
             if value is None:
                 raise InfrastructureError(f"no validation problem of step {step} could be scored")

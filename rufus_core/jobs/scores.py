@@ -12,6 +12,7 @@ from rufus_core.evaluation.scores import Scores
 from rufus_core.evaluation.statistics import pass_at_1
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_problems
+from rufus_core.lineage.names import step_folder
 from rufus_core.rollout.policy import load_policy
 from rufus_core.settings import BenchmarkSettings, RLStage
 from rufus_core.stages import STAGE_OF_FAMILY, open_mixed_gym
@@ -21,7 +22,7 @@ from rufus_core.types import Json, Problem
 def score_checkpoint(job: Job) -> Outcome:
     checkpoint = job.document.inputs["checkpoint"]
     candidate = job.document.config.get("candidate_step")  # of a training; None: the checkpoint is an artifact itself
-    policy = checkpoint.path if candidate is None else checkpoint.path / "checkpoints" / f"step-{candidate}"
+    policy = checkpoint.path if candidate is None else checkpoint.path / step_folder(candidate)
     benchmarks = {name: BenchmarkSettings.model_validate(b) for name, b in job.document.config["benchmarks"].items()}
     metrics: dict[str, float] = {}
     with job.report(len(benchmarks)) as report:

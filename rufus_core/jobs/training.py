@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from rufus_core.errors import InfrastructureError, LineageError
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_examples, load_problems
+from rufus_core.lineage.names import step_folder
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.settings import RLStage, SFTStage, StageSettings
 from rufus_core.stages import STAGES
@@ -38,7 +39,7 @@ def train_stage(job: Job) -> Outcome:
     assert stage.run.steps is not None
 
     def save(step: int) -> None:
-        folder = job.output / "checkpoints" / f"step-{step}"
+        folder = job.output / step_folder(step)
         try:
             policy.save(folder)
         except SafetensorError as error:  # so it tells a full disk

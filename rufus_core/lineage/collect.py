@@ -17,13 +17,11 @@ from rufus_core.lineage.digest import COLLECTED_FILE, RECORD_FILE
 from rufus_core.lineage.external import external_state
 from rufus_core.lineage.files import entries, locked, told_plainly, write_whole
 from rufus_core.lineage.lease import lock_file
-from rufus_core.lineage.names import record_id
+from rufus_core.lineage.names import record_id, step_of
 from rufus_core.lineage.provenance import diff_file
 from rufus_core.lineage.record import CHECKPOINT_KINDS, Record
 from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.lineage.store import Store
-
-_STEPS = "checkpoints/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,10 +147,9 @@ def _steps(
     }
     if record.kind != "training" or not chosen:
         return
-    stay = tuple(f"{_STEPS}step-{step}/" for step in chosen)
-    unchosen = [path for path in record.files if path.startswith(_STEPS) and not path.startswith(stay)]
+    unchosen = {path: step for path in record.files if (step := step_of(path)) is not None and step not in chosen}
     if files := _present(store, record, unchosen):
-        steps = sorted({int(path.split("/")[1].removeprefix("step-")) for path in files})
+        steps = sorted({unchosen[path] for path in files})
         told = f"steps {', '.join(map(str, steps))} can't be measured or selected; {loss.of(record)}"
         yield _item(store, record, "steps", "no kept checkpoint is one of these steps", told, files)
 

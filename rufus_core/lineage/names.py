@@ -9,6 +9,8 @@ from rufus_core.errors import LineageError
 _NAME = re.compile(r"[A-Za-z0-9_-]+(/[A-Za-z0-9_-]+)*")
 _HEX = re.compile(r"[0-9a-f]+")
 MAX_NAME = 120  # a name, a digest and a short fingerprint fit one file name of 255 bytes
+CHECKPOINTS = "checkpoints"  # in a training: a folder for each step whose weights it kept
+_STEP = re.compile(rf"{CHECKPOINTS}/step-(\d+)(/|$)")
 SHORT = 16  # hex digits of a fingerprint in a folder's name
 
 
@@ -56,3 +58,14 @@ def split_record_id(text: str) -> tuple[str, str] | None:
     if len(short) != SHORT or not is_hex(short) or not _NAME.fullmatch(name):
         return None
     return name, short
+
+
+def step_folder(step: int) -> str:
+    """Where a training keeps the weights of a step: a path inside its artifact."""
+    return f"{CHECKPOINTS}/step-{step}"
+
+
+def step_of(path: str) -> int | None:
+    """The step whose weights a path inside a training is of; None for any other path."""
+    found = _STEP.match(path)
+    return int(found[1]) if found else None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from rufus_core.errors import LineageError
 from rufus_core.lineage.aliases import Aliases, Pointer
-from rufus_core.lineage.names import is_hex, split_record_id
+from rufus_core.lineage.names import is_hex, split_record_id, step_folder, step_of
 from rufus_core.lineage.newest import newest_first
 from rufus_core.lineage.record import Record
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
 MIN_DIGEST_DIGITS = 6
 _STAGE_STEP = re.compile(r"(?P<stage>[A-Za-z0-9_-]+)[@:](?P<step>\d+)")
-_STEP_FILE = re.compile(r"checkpoints/step-(\d+)/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +80,8 @@ def training_name(stage: str) -> str:
 
 
 def steps_of(record: Record) -> list[int]:
-    """Steps whose weights a training run kept, in `checkpoints/step-N`."""
-    return sorted({int(match[1]) for path in record.files if (match := _STEP_FILE.match(path))})
+    """Steps whose weights a training run kept."""
+    return sorted({step for path in record.files if (step := step_of(path)) is not None})
 
 
 def _whole(store: Store, record: Record, warnings: tuple[str, ...] = ()) -> Ref:
@@ -114,7 +113,7 @@ def _step(store: Store, stage: str, step: int) -> Ref:
         if isinstance(each, LineageError):
             faults.append(each)
         elif step in steps_of(each):
-            subfolder = f"checkpoints/step-{step}"
+            subfolder = step_folder(step)
             return Ref(each, store.path(each) / subfolder, subfolder, step, tuple(map(str, faults)))
         else:
             trained = True

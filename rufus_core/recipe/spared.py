@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rufus_core.lineage.collected import read_collected
+from rufus_core.lineage.names import step_of
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.recipe.documents import fingerprint_of
 from rufus_core.recipe.graph import Step
-
-_STEPS = "checkpoints/"
 
 
 def spared(graph: Sequence[Step], store: Store) -> dict[str, Record]:
@@ -49,7 +48,7 @@ def _known(graph: Sequence[Step], store: Store) -> dict[str, Record]:
 def _is_thinned(store: Store, record: Record) -> bool:
     """Whether nothing but collected steps is missing."""
     note = read_collected(store.path(record)) if record.kind == "training" else None
-    if note is None or not all(path.startswith(_STEPS) for path in note.files):
+    if note is None or any(step_of(path) is None for path in note.files):
         return False
     changes = store.changes(record, trust_cache=True)
     return bool(changes) and all(each.change == "missing" and each.path in note.files for each in changes)
