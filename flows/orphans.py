@@ -24,14 +24,17 @@ WHY = "the process of this run died"
 
 def end_orphans() -> None:
     """Mark as crashed what a killed `rufus run` left running, with its tasks. Its jobs are found by their handles."""
-    running = FlowRunFilter(state=FlowRunFilterState(type=StateIs(any_=[StateType.RUNNING, StateType.PENDING])))
     with get_client(sync_client=True) as client:
-        for run in client.read_flow_runs(
-            flow_filter=FlowFilter(name=FlowFilterName(any_=[FLOW])), flow_run_filter=running
-        ):
-            process = run.parameters.get("process")
-            if process and ProcessId.parse(process).gone():
-                _end(client, run)
+        for run in left_running(client):
+            _end(client, run)
+
+
+def left_running(client: SyncPrefectClient) -> list[FlowRun]:
+    """Runs that Prefect shows as going on, and whose process is dead. A deployed run names no process."""
+    running = FlowRunFilter(state=FlowRunFilterState(type=StateIs(any_=[StateType.RUNNING, StateType.PENDING])))
+    ours = FlowFilter(name=FlowFilterName(any_=[FLOW]))
+    runs = client.read_flow_runs(flow_filter=ours, flow_run_filter=running)
+    return [run for run in runs if (process := run.parameters.get("process")) and ProcessId.parse(process).gone()]
 
 
 def end_tasks_of_dead_runs() -> None:

@@ -7,15 +7,14 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, TaskRunFilter, TaskRunFilterState
-from prefect.client.schemas.filters import FlowRunFilterStateType as FlowStateIs
+from prefect.client.schemas.filters import TaskRunFilter, TaskRunFilterState
 from prefect.client.schemas.filters import TaskRunFilterStateType as TaskStateIs
 from prefect.client.schemas.objects import StateType, TaskRun
 
+from flows.orphans import left_running
 from rufus_core.errors import LineageError
 from rufus_core.lineage.digest import RECORD_FILE
 from rufus_core.lineage.files import entries
-from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.record import read_record
 from rufus_core.lineage.store import Store
 from rufus_core.ports import Difference
@@ -59,9 +58,5 @@ def _completed(client: SyncPrefectClient) -> Iterator[TaskRun]:
 
 
 def _left_running(client: SyncPrefectClient) -> Iterator[Difference]:
-    running = FlowRunFilter(state=FlowRunFilterState(type=FlowStateIs(any_=[StateType.RUNNING, StateType.PENDING])))
-    for run in client.read_flow_runs(flow_run_filter=running):
-        process = run.parameters.get("process")
-        if process and ProcessId.parse(process).gone():
-            what = f"is {run.state_name}, and its process is dead"
-            yield Difference(f"Prefect flow run {run.name}", what, "rufus run")
+    for run in left_running(client):
+        yield Difference(f"Prefect flow run {run.name}", f"is {run.state_name}, and its process is dead", "rufus run")

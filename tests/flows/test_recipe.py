@@ -22,7 +22,8 @@ from prefect.events.worker import EventsWorker
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.orchestrator import PrefectOrchestrator
-from rufus_core.lineage import Record, Store
+from flows.verification import known_digests, verify_prefect
+from rufus_core.lineage import Record, Store, store_root
 from rufus_core.ports import RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import BaseModelSettings, ExecutionSettings, Recipe
@@ -352,6 +353,9 @@ def test_after_kill_9_the_next_run_joins_the_living_job_and_starts_no_second_one
         assert first.stdout.readline() == f"{NAMES[2]}\n"
         first.kill()
     killed, _ = shown(api)
+    with temporary_settings({PREFECT_API_URL: api}):
+        told = map(str, verify_prefect(known_digests(Store(store_root(home)))))
+    assert f"Prefect flow run {killed['name']}: is Running, and its process is dead (rufus run)" in told
     before = jobs_started(home)
     outcome, seen = run(home, graph(**config), Recorder(lambda step: go.touch()))
     assert statuses(outcome) == dict(zip(NAMES, ("reused", "reused", "completed"), strict=True))
