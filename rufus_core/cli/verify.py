@@ -14,7 +14,7 @@ from rufus_core.lineage.export import verify_bundle
 from rufus_core.lineage.home import rufus_home, store_root
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
-from rufus_core.lineage.verify import StoreCheck, num_bytes, verify_store
+from rufus_core.lineage.verify import StoreCheck, verify_store
 from rufus_core.ports import PagesCheck
 
 
@@ -45,17 +45,13 @@ def verify(
     checked = _hash(store, chosen)
     only = None if chosen is None else {record.id for record in chosen}
     pages = load_orchestrator().verify_pages(place, only, prefect and place.exists())
-    _tell(checked, pages, json_)
-    if checked.differences or pages.differences:
-        raise typer.Exit(1)
+    _end(checked, pages, json_)
 
 
 def _verify_bundle(folder: Path, json_: bool) -> None:
     checked = verify_store(Store(store_root(folder)))
     pages = PagesCheck(tuple(verify_bundle(folder)), ("pages: a bundle has none",))
-    _tell(checked, pages, json_)
-    if checked.differences or pages.differences:
-        raise typer.Exit(1)
+    _end(checked, pages, json_)
 
 
 def _hash(store: Store, chosen: Sequence[Record] | None) -> StoreCheck:
@@ -66,8 +62,14 @@ def _hash(store: Store, chosen: Sequence[Record] | None) -> StoreCheck:
     err = Console(stderr=True)
     columns = (TextColumn("hashing"), BarColumn(bar_width=24), DownloadColumn(), TimeRemainingColumn(compact=True))
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
-        bar = progress.add_task("", total=sum(map(num_bytes, store.records() if chosen is None else chosen)))
-        return verify_store(store, chosen, lambda record: progress.advance(bar, num_bytes(record)))
+        bar = progress.add_task("", total=None)
+        return verify_store(store, chosen, lambda done, total: progress.update(bar, completed=done, total=total))
+
+
+def _end(checked: StoreCheck, pages: PagesCheck, as_json: bool) -> None:
+    _tell(checked, pages, as_json)
+    if checked.differences or pages.differences:
+        raise typer.Exit(1)
 
 
 def _tell(checked: StoreCheck, pages: PagesCheck, as_json: bool) -> None:

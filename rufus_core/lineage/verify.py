@@ -31,13 +31,15 @@ class StoreCheck:
 
 
 def verify_store(
-    store: Store, records: Sequence[Record] | None = None, done: Callable[[Record], None] = lambda _: None
+    store: Store,
+    records: Sequence[Record] | None = None,
+    progress: Callable[[int, int], None] = lambda *_: None,
 ) -> StoreCheck:
     """Compare artifacts with their records; nothing is trusted, every byte is hashed.
 
     Args:
         records: those to compare; by default the whole store, where a folder without a record is a difference too.
-        done: called after each record.
+        progress: called with the bytes of the artifacts that are done and of all, at the start and after each.
     """
     differences: list[Difference] = []
     if records is None:
@@ -45,7 +47,9 @@ def verify_store(
         records = listing.records
         differences += [_unreadable(fault) for fault in listing.faults]
         differences += _without_record(store)
-    num_collected = 0
+    num_collected = done = 0
+    total = sum(map(_num_bytes, records))
+    progress(done, total)
     told: set[ExternalFile] = set()
     for record in records:
         collected, found = _artifact(store, record)
@@ -55,11 +59,12 @@ def verify_store(
             if file not in told:
                 told.add(file)
                 differences += _data_file(file)
-        done(record)
-    return StoreCheck(len(records), num_collected, sum(map(num_bytes, records)), tuple(differences))
+        done += _num_bytes(record)
+        progress(done, total)
+    return StoreCheck(len(records), num_collected, total, tuple(differences))
 
 
-def num_bytes(record: Record) -> int:
+def _num_bytes(record: Record) -> int:
     return sum(entry.size for entry in record.files.values())
 
 

@@ -20,9 +20,12 @@ def told(store, records=None):
 def test_an_intact_store_has_no_difference_and_is_left_as_it_was(store, checkpoint):
     before = {path: path.stat().st_mtime_ns for path in store.root.rglob("*")}
     seen = []
-    checked = verify_store(store, done=lambda record: seen.append(record.id))
+    checked = verify_store(store, progress=lambda *told: seen.append(told))
     assert checked.differences == ()
-    assert checked.num_artifacts == len(seen) == 7
+    assert checked.num_artifacts == 7
+    assert [total for _, total in seen] == [checked.num_bytes] * 8
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert (seen[0][0], seen[-1][0]) == (0, checked.num_bytes)
     assert checked.num_bytes == sum(e.size for r in store.records() for e in r.files.values())
     assert {path: path.stat().st_mtime_ns for path in store.root.rglob("*")} == before
 
