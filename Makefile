@@ -44,7 +44,7 @@ lint: install
 
 # make bench NAME=rollout
 bench: install
-	@test -f benchmarks/$(NAME).py || { echo "usage: make bench NAME=..., one of:"; ls benchmarks; exit 2; }
+	@test -f benchmarks/$(NAME).py || { echo "usage: make bench NAME=..., one of:"; grep -l __main__ benchmarks/*.py; exit 2; }
 	$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
 
 # What is installed, as the lock: no addresses, no paths, and torch without the mark of its build.

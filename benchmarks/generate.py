@@ -6,16 +6,15 @@ batch: the largest in it. What it makes beyond a prompt's own limit is thrown aw
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Callable
-from statistics import median
 
 import torch
 from transformers import GenerationConfig
 from transformers import __version__ as peer_version
 
+from benchmarks.paired import in_turns
 from rufus_core.data.catalogue import GENERATORS
 from rufus_core.data.tokenizer import count_words
 from rufus_core.ports import GenerateRequest, SamplingParams
@@ -29,7 +28,6 @@ SEED = 0
 NUM_PROMPTS = 512
 BATCH = 64
 SHORTEST, LONGEST = 4, 64  # tokens to generate for a prompt
-REPETITIONS = 5
 
 
 def make_requests(policy: Policy, problems: list[Problem]) -> list[GenerateRequest]:
@@ -94,24 +92,21 @@ def main() -> None:
     requests = make_requests(policy, problems[:NUM_PROMPTS])
     run_ours(policy, requests[:BATCH])  # warm both up
     run_peer(policy, requests[:BATCH])
-    ours, peer = [], []
-    for repetition in range(1, REPETITIONS + 1):
-        ours.append(tokens_per_second(run_ours, policy, requests))
-        peer.append(tokens_per_second(run_peer, policy, requests))
-        print(f"{repetition}/{REPETITIONS}  ours {ours[-1]:,.0f}  peer {peer[-1]:,.0f} tokens/s", flush=True)
-    result = {
-        "name": "generate",
-        "ours": round(median(ours), 1),
-        "peer": round(median(peer), 1),
-        "ratio": round(median(ours) / median(peer), 2),
-        "unit": "generated tokens per second",
-        "peer_name": f"transformers {peer_version} generate",
-        "prompts": len(requests),
-        "batch": BATCH,
-        "repetitions": REPETITIONS,
-        "threads": 1,
-    }
-    print(json.dumps(result))
+    pairs = in_turns(
+        lambda: tokens_per_second(run_ours, policy, requests),
+        lambda: tokens_per_second(run_peer, policy, requests),
+        "tokens/s",
+    )
+    pairs.tell(
+        "generate",
+        higher_is_better=True,
+        digits=1,
+        unit="generated tokens per second",
+        peer_name=f"transformers {peer_version} generate",
+        prompts=len(requests),
+        batch=BATCH,
+        threads=1,
+    )
 
 
 if __name__ == "__main__":

@@ -15,9 +15,9 @@ import time
 from datetime import UTC, datetime
 from itertools import chain, cycle, islice, repeat
 from pathlib import Path
-from statistics import median
 from tempfile import TemporaryDirectory
 
+from benchmarks.paired import in_turns
 from rufus_core.lineage.canonical import fingerprint, with_seed
 from rufus_core.lineage.home import store_root
 from rufus_core.lineage.record import Draft, Record, Timings
@@ -27,7 +27,6 @@ from rufus_core.recipe.load import load_recipe
 
 STAGE = "rlhf"
 WEIGHTS = b"0123456789abcdef" * 4096  # 64 KiB for each artifact of the recipe
-REPETITIONS = 5
 
 # The peer: reads every record of the name and takes the one that was published last.
 SCAN = """
@@ -96,24 +95,17 @@ def main() -> None:
         words = ["trace", STAGE, "--json", "--home", str(home)]
         ours_command = [str(Path(sys.executable).with_name("rufus")), *words]
         peer_command = [sys.executable, "-c", SCAN, *words]
-        ours, peer = [], []
-        for repetition in range(1, REPETITIONS + 1):
-            ours.append(seconds(ours_command, newest))
-            peer.append(seconds(peer_command, newest))
-            print(f"{repetition}/{REPETITIONS}  ours {ours[-1]:.2f}  peer {peer[-1]:.2f} s", flush=True)
-    result = {
-        "name": "trace_store",
-        "ours": round(median(ours), 3),
-        "peer": round(median(peer), 3),
-        "ratio": round(median(peer) / median(ours), 2),
-        "unit": "seconds of `rufus trace`, start to end",
-        "peer_name": "the same trace, reading every record of the name",
-        "records": wanted.records,
-        "spread": wanted.spread,
-        "repetitions": REPETITIONS,
-        "worst": round(max(ours), 3),
-    }
-    print(json.dumps(result))
+        pairs = in_turns(lambda: seconds(ours_command, newest), lambda: seconds(peer_command, newest), "s")
+    pairs.tell(
+        "trace_store",
+        higher_is_better=False,
+        digits=3,
+        unit="seconds of `rufus trace`, start to end",
+        peer_name="the same trace, reading every record of the name",
+        records=wanted.records,
+        spread=wanted.spread,
+        worst=round(max(pairs.ours), 3),
+    )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,40 @@
+"""Two sides of a comparison, measured in turns so that what else the machine does meets both."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from statistics import median
+
+REPETITIONS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    ours: list[float]
+    peer: list[float]
+
+    def tell(self, name: str, higher_is_better: bool, digits: int, unit: str, peer_name: str, **facts: object) -> None:
+        """Print the medians, and how many times better ours is, as the last line: JSON."""
+        ours, peer = median(self.ours), median(self.peer)
+        result = {
+            "name": name,
+            "ours": round(ours, digits),
+            "peer": round(peer, digits),
+            "ratio": round(ours / peer if higher_is_better else peer / ours, 2),
+            "unit": unit,
+            "peer_name": peer_name,
+            **facts,
+            "repetitions": len(self.ours),
+        }
+        print(json.dumps(result))
+
+
+def in_turns(ours: Callable[[], float], peer: Callable[[], float], unit: str) -> Pairs:
+    pairs = Pairs([], [])
+    for repetition in range(1, REPETITIONS + 1):
+        pairs.ours.append(ours())
+        pairs.peer.append(peer())
+        print(f"{repetition}/{REPETITIONS}  ours {pairs.ours[-1]:,.2f}  peer {pairs.peer[-1]:,.2f} {unit}", flush=True)
+    return pairs
