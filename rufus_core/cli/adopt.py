@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from rufus_core.cli.output import print_json
+from rufus_core.cli.parts import Home
 
 
 def adopt(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A Hugging Face directory with safetensors weights.")],
     stage: Annotated[str, typer.Option("--as", metavar="NAME", help="The stage whose checkpoint it shall be.")],
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     parent: Annotated[
         str | None, typer.Option(metavar="CHECKPOINT", help="What it was made from, if the store has that.")
     ] = None,

@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rufus_core.cli.output import console, print_json
+from rufus_core.cli.parts import Home
 from rufus_core.errors import LineageError
 from rufus_core.lineage.collect import Item, collectable
 from rufus_core.lineage.collect import collect as collect_items
@@ -19,7 +20,7 @@ from rufus_core.lineage.store import Store
 
 
 def collect(
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(metavar="STAGE", help="Keep only the newest checkpoint of this stage; may be given again."),

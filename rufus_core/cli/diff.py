@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from rufus_core.cli.changes import SHORT, change_text, printable, value_text
 from rufus_core.cli.output import console, print_json
+from rufus_core.cli.parts import Home
 from rufus_core.lineage.diff import ArtifactDiff, Diff
 from rufus_core.lineage.diff import diff as diff_artifacts
 from rufus_core.lineage.home import rufus_home, store_root
@@ -29,7 +29,7 @@ MAX_CHANGES = 20  # of one pair; --json has all
 def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="A stage, coding_rl@12, a digest, an artifact's name or id.")],
     new: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Show in what two checkpoints, data sets or other artifacts differ: settings, inputs, code, rows, scores.

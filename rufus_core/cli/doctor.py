@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from rufus_core.cli.parts import Home
 from rufus_core.ports import Check
 
 PYTHON = (3, 11)
@@ -33,7 +34,7 @@ OPTIONAL = {
 
 
 def doctor(
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check this machine. Exits with 1 if something that is required is missing."""

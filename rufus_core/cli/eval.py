@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from rufus_core.cli.parts import Home, Overrides, Profile, RecipeFile
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,12 +28,10 @@ def eval_(
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, metavar="N", help="Samples of each problem.")] = None,
     problems: Annotated[int | None, typer.Option(min=1, metavar="N", help="Problems of a benchmark, at most.")] = None,
-    profile: Annotated[str, typer.Option(help="Where it runs: a name of deployments/profiles, or a file.")] = "cpu",
-    recipe: Annotated[str, typer.Option(help="A name of deployments/recipes, or a file.")] = "rufus_air",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be given again.")
-    ] = None,
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    profile: Profile = "cpu",
+    recipe: RecipeFile = "rufus_air",
+    set_: Overrides = None,
+    home: Home = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON; progress goes to stderr.")] = False,
 ) -> None:
     """Measure a checkpoint on held-out problems. What was measured before is reused."""

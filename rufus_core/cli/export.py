@@ -8,12 +8,13 @@ from typing import Annotated
 import typer
 
 from rufus_core.cli.output import print_json
+from rufus_core.cli.parts import Home
 
 
 def export(
     checkpoint: Annotated[str, typer.Argument(help="A stage, a digest, or any artifact's name.")],
     to: Annotated[Path, typer.Option(metavar="DIR", help="A new or empty folder.")],
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     weights: Annotated[bool, typer.Option("--weights", help="Copy the checkpoint's files too.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:

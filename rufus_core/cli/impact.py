@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +12,7 @@ from rich.text import Text
 
 from rufus_core.cli.changes import SHORT, printable
 from rufus_core.cli.output import console, print_json
+from rufus_core.cli.parts import Home
 from rufus_core.lineage.home import rufus_home, store_root
 from rufus_core.lineage.impact import Impact
 from rufus_core.lineage.impact import impact as impact_of
@@ -24,7 +24,7 @@ def impact(
         str,
         typer.Argument(help="A generator, a data file (path or SHA-256), a stage, or an artifact (name, id, digest)."),
     ],
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show every checkpoint, score and other artifact that a source went into, at any remove.

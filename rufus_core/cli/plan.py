@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -12,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rufus_core.cli.output import console, print_json
-from rufus_core.cli.parts import Force, From, Only, Until
+from rufus_core.cli.parts import Force, From, Home, Only, Overrides, Profile, RecipeFile, Until
 from rufus_core.cli.steps import print_steps
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.lineage.cache import HashCache
@@ -28,12 +27,10 @@ NOT_STATED = "not stated"
 
 
 def plan(
-    profile: Annotated[str, typer.Option(help="A profile's name (cpu, h200) or a path to a YAML file.")] = "cpu",
-    recipe: Annotated[str, typer.Option(help="A recipe's name or a path to a YAML file.")] = "rufus_air",
-    overrides: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value; may be repeated.")
-    ] = None,
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    profile: Profile = "cpu",
+    recipe: RecipeFile = "rufus_air",
+    set_: Overrides = None,
+    home: Home = None,
     until: Until = None,
     from_: From = None,
     only: Only = None,
@@ -46,7 +43,7 @@ def plan(
     Of the steps, those are shown that `rufus run` would make: `stale` ones with the settings and inputs that differ
     from what is in the store. Seconds are those of the last time, added up as if one step ran after another.
     """
-    settings = load_recipe(recipe, profile, overrides or ())
+    settings = load_recipe(recipe, profile, set_ or ())
     result, refusal, status = make_plan(settings), None, None
     try:
         graph = build_graph(settings)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from rufus_core.cli.parts import Home
+
 
 def rebuild_mlflow(
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     experiment: Annotated[
         str, typer.Option(help="Name of the experiment to write; a run uses its recipe's name.")
     ] = "rufus_air",

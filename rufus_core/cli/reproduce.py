@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rufus_core.cli.output import console, print_json
+from rufus_core.cli.parts import Home
 from rufus_core.cli.progress import duration
 from rufus_core.errors import ConfigError
 from rufus_core.jobs.reproduce import Rebuilt, Reproduction, ancestry, drift
@@ -27,7 +28,7 @@ WORDS = {"identical": "bit-identical", "different": "DIFFERENT", "failed": "FAIL
 
 def reproduce(
     checkpoint: Annotated[str, typer.Argument(help="A stage, a digest, or any artifact's name.")],
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     only: Annotated[bool, typer.Option("--only", help="Make this one step, from its inputs in the store.")] = False,
     until_differs: Annotated[
         bool, typer.Option("--until-differs", help="Stop at the first artifact that differs.")

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from rufus_core.cli.parts import Force, From, Only, Until
+from rufus_core.cli.parts import Force, From, Home, Only, Overrides, Profile, RecipeFile, Until
 
 
 def run(
-    profile: Annotated[str, typer.Option(help="Where it runs: a name of deployments/profiles, or a file.")] = "cpu",
-    recipe: Annotated[str, typer.Option(help="A name of deployments/recipes, or a file.")] = "rufus_air",
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a setting; may be given again.")
-    ] = None,
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    profile: Profile = "cpu",
+    recipe: RecipeFile = "rufus_air",
+    set_: Overrides = None,
+    home: Home = None,
     until: Until = None,
     from_: From = None,
     only: Only = None,

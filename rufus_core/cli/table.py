@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rufus_core.cli.output import console
+from rufus_core.cli.parts import Home
 
 
 class Format(StrEnum):
@@ -19,7 +19,7 @@ class Format(StrEnum):
 
 
 def table(
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.TERMINAL,
     json_: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:

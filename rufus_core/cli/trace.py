@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,6 +12,7 @@ from rich.text import Text
 from rich.tree import Tree
 
 from rufus_core.cli.changes import printable
+from rufus_core.cli.parts import Home
 from rufus_core.lineage.home import rufus_home, store_root
 from rufus_core.lineage.record import CHECKPOINT_KINDS, Decision
 from rufus_core.lineage.store import Store
@@ -29,7 +29,7 @@ def trace(
     checkpoint: Annotated[
         str, typer.Argument(help="A stage, a stage and step (coding_rl@12), a digest, or an artifact's name.")
     ],
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a tree.")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Don't hash the files.")] = False,
 ) -> None:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from rufus_core.cli.parts import Home
 
 MAX_PORT = 65535
 
 
 def ui(
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     prefect_port: Annotated[
         int, typer.Option(min=1, max=MAX_PORT, help="Port of Prefect's page: flows and their steps.")
     ] = 4200,

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from rufus_core.cli.output import console, print_json
+from rufus_core.cli.parts import Home
 from rufus_core.lineage.export import verify_bundle
 from rufus_core.lineage.home import rufus_home, store_root
 from rufus_core.lineage.record import Record
@@ -23,7 +24,7 @@ def verify(
         list[str] | None,
         typer.Argument(metavar="[ARTIFACT]...", help="Stages, digests or names; by default the whole store."),
     ] = None,
-    home: Annotated[Path | None, typer.Option(help="Home of the runs; by default RUFUS_HOME, else .rufus.")] = None,
+    home: Home = None,
     bundle: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Compare what `rufus export` wrote, instead of a home.")
     ] = None,
