@@ -13,6 +13,7 @@ from typing import cast
 import typer
 from rich.console import Console
 
+from rufus_core.cli.entry import INTERRUPTED
 from rufus_core.cli.preflight import preflight
 from rufus_core.cli.progress import RunDisplay
 from rufus_core.errors import ConfigError, JobFailed, RufusError
@@ -22,7 +23,6 @@ from rufus_core.recipe.graph import Step
 from rufus_core.settings import Recipe
 
 GROUP, NAME = "rufus.orchestrator", "default"
-INTERRUPTED = 130  # 128 + SIGINT, as shells count it
 
 
 def load_orchestrator() -> Orchestrator[Recipe, Step]:
