@@ -6,6 +6,7 @@ Prefect takes a misspelt key, parameter or job variable in silence, so all of th
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
@@ -26,6 +27,7 @@ from rufus_core.recipe.validate import nearest, raise_faults, validated
 from rufus_core.types import Frozen, Json
 
 _TEMPLATES = "api/collections_data/views/aggregate-worker-metadata.json"  # of every type of pool, packed with Prefect
+_STEP = re.compile("[@:]")  # between a stage and a step
 
 
 class Schedule(Frozen):
@@ -112,7 +114,7 @@ def lint(file: PrefectFile, tree: Node, templates: Mapping[str, Json]) -> list[L
         except ConfigError as error:
             found.append(error)
         else:
-            found += [*_parameter_faults(deployment, flow, node), *_recipe_faults(deployment, node)]
+            found += list(_parameter_faults(deployment, flow, node)) or list(_deployed_recipe_faults(deployment, node))
             linted.append(Linted(deployment, flow))
             if [each.title for each in linted].count(linted[-1].title) > 1:
                 found.append(ConfigError(f"{linted[-1].title} is given twice", where=node.where))
@@ -201,13 +203,20 @@ def _schedule_faults(deployment: Deployment, node: Node) -> Iterator[ConfigError
                 yield ConfigError(f"{key} {getattr(schedule, key)!r}: {reason}", where=descend(place, [key])[1].where)
 
 
-def _recipe_faults(deployment: Deployment, node: Node) -> Iterator[ConfigError]:
-    """Stages, checkpoints and benchmarks that the recipe doesn't have."""
-    given = deployment.parameters
-    _, place = descend(node, ["parameters"])
+def _deployed_recipe_faults(deployment: Deployment, node: Node) -> Iterator[ConfigError]:
+    """What is wrong with the deployment's parameters, and with what each schedule puts over them."""
+    yield from _recipe_faults(deployment.parameters, deployment.parameters, descend(node, ["parameters"])[1])
+    for index, schedule in enumerate(deployment.schedules):
+        if own := schedule.parameters:
+            _, place = descend(node, ["schedules", index, "parameters"])
+            yield from _recipe_faults(own, {**deployment.parameters, **own}, place)
+
+
+def _recipe_faults(given: Mapping[str, Json], whole: Mapping[str, Json], place: Node) -> Iterator[ConfigError]:
+    """Stages, checkpoints and benchmarks in `given` that the recipe of the `whole` parameters doesn't have."""
     try:
         recipe = load_recipe(
-            str(given.get("recipe", "rufus_air")), str(given.get("profile", "cpu")), given.get("overrides") or []
+            whole.get("recipe", "rufus_air"), whole.get("profile", "cpu"), whole.get("overrides") or ()
         )
     except ConfigError as error:
         yield ConfigError(f"its recipe can't be loaded: {error}", where=place.where)
@@ -220,7 +229,7 @@ def _recipe_faults(deployment: Deployment, node: Node) -> Iterator[ConfigError]:
             yield ConfigError(f"the recipe has no stage {name!r}", where=where, hint=nearest(name, stages))
     for key, known in (("checkpoints", stages), ("benchmarks", [*recipe.benchmarks])):
         for index, text in enumerate(given.get(key) or []):
-            name = str(text).partition("@")[0]
+            name = _STEP.split(text)[0] if key == "checkpoints" else text
             if name not in known and not (key == "checkpoints" and (is_hex(name) or "/" in name)):
                 where = descend(place, [key, index])[1].where
                 yield ConfigError(f"the recipe has no {key[:-1]} {name!r}", where=where, hint=nearest(name, known))

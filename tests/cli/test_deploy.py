@@ -70,6 +70,14 @@ def test_the_projects_own_file_has_no_fault_and_both_pools(run: Callable[..., di
         ("profile: cpu, stage: sft", "profile: cpu, stage: 3", "stage: 3 is not of type 'string'"),
         ("profile: cpu, stage: sft", "profile: cpu, stage: sfft", "no stage 'sfft' .*'sft'"),
         ("profile: cpu, stage: sft", "profile: cpuu, stage: sft", "recipe can't be loaded: .*no profile 'cpuu'"),
+        ("cpu, time_zone: *zone}", "cpu, time_zone: *zone, benchmarks: 5}", "benchmarks: 5 is not of type 'array'"),
+        ("cpu, time_zone: *zone}", "cpu, time_zone: *zone, overrides: [5]}", "overrides: .*5 is not of type 'string'"),
+        (
+            "cpu, time_zone: *zone}\n    schedules: [*nightly]",
+            "cpu, time_zone: *zone}\n    schedules: [{slug: a, cron: 1 2 * * *, timezone: UTC,"
+            " parameters: {checkpoints: [sftt]}}]",
+            "no checkpoint 'sftt' .*'sft'",
+        ),
         ("  - name: cpu", "  - name: cpu\n    paused: 3", "paused: input should be a valid boolean"),
         ("timezone: &zone Europe/Berlin", "timezone: &zone Europe/Bonn", "timezone 'Europe/Bonn'"),
         ('cron: "30 2 * * *"', 'cron: "99 2 * * *"', "cron '99 2"),
@@ -103,6 +111,12 @@ def test_an_entrypoint_is_a_flow_that_can_be_imported(
     with pytest.raises(ConfigError, match=told) as error:
         run(check=True)
     assert f"{file}:{line}: " in str(error.value)
+
+
+@pytest.mark.parametrize("checkpoint", ["sft", "sft@3", "'sft:3'", "0123abc", "stages/sft/train"])
+def test_a_checkpoint_is_named_as_everywhere(file: Path, run: Callable[..., dict[str, str]], checkpoint: str) -> None:
+    change(file, "profile: cpu, time_zone: *zone}", f"profile: cpu, time_zone: *zone, checkpoints: [{checkpoint}]}}")
+    assert set(run(check=True).values()) == {"checked"}
 
 
 def test_several_faults_are_told_at_once(file: Path, run: Callable[..., dict[str, str]]) -> None:
