@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import datetime
 from typing import Annotated
 
 import typer
@@ -27,7 +28,7 @@ def impact(
     home: Home = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show every checkpoint, score and other artifact that a source went into, at any remove.
+    """Show every checkpoint, score and other artifact that a source went into, at any remove, and the aliases of these.
 
     A name stands for all that the store has of that name; an id or a digest for one artifact.
     """
@@ -42,11 +43,12 @@ def impact(
 
 def _print(result: Impact, out: Console) -> None:
     lead = f"{result.is_a} {printable(result.source)}"
-    if not result.touched:
+    if result.touched:
+        out.print(Text(f"{lead} went into {len(result.touched)} artifacts: {_counted(result)}"))
+    else:
         out.print(Text(f"{lead}: nothing was made from it"))
+    if not (result.touched or result.aliases):
         return
-    kinds = Counter(each.kind for each in result.touched)
-    out.print(Text(f"{lead} went into {len(result.touched)} artifacts: {_counted(kinds)}"))
     names = {each.id: each.name for each in result.touched}
     table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     for column in ("artifact", "step", "digest", "published"):
@@ -55,11 +57,20 @@ def _print(result: Impact, out: Console) -> None:
     for each in result.touched:
         through = "\n".join(dict.fromkeys(names[key] for key in each.via if key in names))
         step = "" if each.step is None else str(each.step)
-        date = f"{each.published:%Y-%m-%d %H:%M}"
-        row = (each.name, step, each.digest[:SHORT], date, through or "directly")
+        row = (each.name, step, each.digest[:SHORT], _date(each.published), through or "directly")
+        table.add_row(*map(Text, row))
+    for alias in result.aliases:
+        means = alias.record_id.rpartition("/")[0]
+        row = (f"{alias.registered}@{alias.alias}", "", alias.digest[:SHORT], _date(alias.when), means)
         table.add_row(*map(Text, row))
     out.print(table)
 
 
-def _counted(kinds: Counter[str]) -> str:
-    return ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+def _date(when: datetime) -> str:
+    return f"{when:%Y-%m-%d %H:%M}"
+
+
+def _counted(result: Impact) -> str:
+    kinds = Counter(each.kind for each in result.touched)
+    counted = ", ".join(f"{kind} {count}" for kind, count in kinds.most_common())
+    return f"{counted}; aliases {len(result.aliases)}" if result.aliases else counted

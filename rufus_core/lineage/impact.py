@@ -7,6 +7,7 @@ from datetime import datetime
 from pathlib import Path
 
 from rufus_core.errors import LineageError
+from rufus_core.lineage.aliases import Aliases
 from rufus_core.lineage.digest import hash_file
 from rufus_core.lineage.files import told_plainly
 from rufus_core.lineage.names import is_hex
@@ -32,13 +33,24 @@ class Touched(Frozen):
     via: tuple[str, ...]
 
 
+class TouchedAlias(Frozen):
+    """An alias that means a checkpoint which the source is or went into. `record_id` is that checkpoint."""
+
+    alias: str
+    registered: str
+    record_id: str
+    digest: str
+    when: datetime
+
+
 class Impact(Frozen):
     """`touched` is in order of publishing, so that each comes after what it was made from."""
 
     source: str
     is_a: str  # generator, file or artifact
     touched: tuple[Touched, ...]
-    faults: tuple[str, ...] = ()  # records that can't be read: what they stand for may be touched too
+    aliases: tuple[TouchedAlias, ...]
+    faults: tuple[str, ...] = ()  # what can't be read: records and aliases that may be touched too
 
 
 def impact(store: Store, source: str) -> Impact:
@@ -55,6 +67,12 @@ def impact(store: Store, source: str) -> Impact:
     is_a, begins = _beginnings(store, source, listing.records)
     below = _below(listing.records, begins)
     touched = below.keys() if is_a == "artifact" else below.keys() | begins
+    faults = list(listing.faults)
+    try:
+        aliases = _meaning(store, {record.digest for record in listing.records if record.id in touched | begins})
+    except LineageError as fault:
+        aliases = ()
+        faults.append(fault)
     return Impact(
         source=source,
         is_a=is_a,
@@ -63,7 +81,17 @@ def impact(store: Store, source: str) -> Impact:
             for record in listing.records
             if record.id in touched
         ),
-        faults=tuple(map(str, listing.faults)),
+        aliases=aliases,
+        faults=tuple(map(str, faults)),
+    )
+
+
+def _meaning(store: Store, digests: Set[str]) -> tuple[TouchedAlias, ...]:
+    """The aliases that mean one of these now. What they meant before doesn't count."""
+    return tuple(
+        TouchedAlias.model_validate(pointer.model_dump(include=set(TouchedAlias.model_fields)))
+        for pointer in Aliases(store.root).current().values()
+        if pointer.digest in digests
     )
 
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from rufus_core.cli.impact import impact
 from rufus_core.errors import LineageError
+from rufus_core.lineage.aliases import Aliases
 from tests.lineage.miniature import make
 
 app = typer.Typer()
@@ -43,6 +44,19 @@ def test_everything_downstream_is_a_line_with_step_digest_date_and_way(home, sto
         f"{checkpoint.published:%H:%M}",
         "stages/coding_rl/train",
     ]
+
+
+def test_an_alias_is_a_line_after_the_artifacts_and_in_json(home, store, checkpoint):
+    Aliases(store.root).point("coding_rl", checkpoint, "rufus-air", "a test")
+    first, *_, last = run(home, "arithmetic").stdout.splitlines()
+    assert first == "generator arithmetic went into 6 artifacts: problems 2, training 2, checkpoint 2; aliases 1"
+    pointer = Aliases(store.root).current()["coding_rl"]
+    when = f"{pointer.when:%Y-%m-%d %H:%M}".split()
+    assert last.split() == ["rufus-air@coding_rl", checkpoint.digest[:12], *when, "stages/coding_rl/checkpoint"]
+    (told,) = json.loads(run(home, "arithmetic", "--json").stdout)["aliases"]
+    assert (told["alias"], told["registered"], told["record_id"]) == ("coding_rl", "rufus-air", checkpoint.id)
+    own = run(home, "coding_rl").stdout.splitlines()
+    assert (own[0], own[-1].split()) == ("artifact coding_rl: nothing was made from it", last.split())
 
 
 def test_what_went_into_nothing_says_so(home, checkpoint):

@@ -3,6 +3,7 @@ import shutil
 import pytest
 
 from rufus_core.errors import LineageError
+from rufus_core.lineage.aliases import FILE, Aliases
 from rufus_core.lineage.impact import impact
 from tests.lineage.miniature import make, make_recipe, make_stage
 
@@ -71,6 +72,38 @@ def test_what_was_made_from_the_same_bytes_is_touched_too(store, checkpoint):
     twin = make(store, "data/coding_rl", "problems", {"train.jsonl": "coding_rl problems"}, seed=9)
     assert twin.digest == problems.digest
     assert names(impact(store, twin.id)) == OF_CODING_RL
+
+
+def aliases(result):
+    return [(each.registered, each.alias, each.record_id) for each in result.aliases]
+
+
+def test_the_aliases_of_what_is_touched_are_listed_and_those_that_moved_on_are_not(store, checkpoint, data):
+    sft = store.resolve("sft").record
+    other = make(store, "stages/rlhf/checkpoint", "checkpoint", {"model.bin": "adopted"})
+    pointers = Aliases(store.root)
+    for alias, record in (("sft", sft), ("coding_rl", checkpoint), ("rufus-air", checkpoint), ("rlhf", other)):
+        pointers.point(alias, record, "rufus-air", "a test")
+    every = [("rufus-air", "sft", sft.id), *(("rufus-air", a, checkpoint.id) for a in ("coding_rl", "rufus-air"))]
+    assert aliases(impact(store, str(data))) == every
+    assert aliases(impact(store, "data/coding_rl")) == every[1:]
+    assert aliases(impact(store, "coding_rl")) == every[1:]  # a source's own aliases too
+    pointers.point("rufus-air", other, "rufus-air", "a test")
+    assert aliases(impact(store, "data/coding_rl")) == every[1:2]
+
+
+def test_an_alias_of_the_same_bytes_is_touched(store, checkpoint):
+    twin = make(store, "stages/coding_rl/checkpoint", "checkpoint", {"model.bin": "coding_rl 8 7", "config.json": "{}"})
+    assert (twin.digest, twin.id == checkpoint.id) == (checkpoint.digest, False)
+    Aliases(store.root).point("rufus-air", twin, "rufus-air", "a test")
+    assert aliases(impact(store, "arithmetic")) == [("rufus-air", "rufus-air", twin.id)]
+
+
+def test_unreadable_aliases_are_told_and_hide_nothing(store, checkpoint):
+    (store.root / FILE).write_text("{}\n")
+    result = impact(store, "arithmetic")
+    assert (names(result), result.aliases) == (ALL, ())
+    assert [f"{FILE}:1" in fault for fault in result.faults] == [True]
 
 
 def test_an_unreadable_record_is_told(store, checkpoint):
