@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rufus_core.cli.output import print_json
+from rufus_core.cli.output import chosen, print_json
 from rufus_core.cli.parts import Home
 
 
@@ -34,7 +34,7 @@ def adopt(
 
     source = Path(path).expanduser().absolute()
     store = Store(store_root(rufus_home(home)))
-    made_from = store.resolve(parent).record if parent else None
+    made_from = chosen(store, parent).record if parent else None
     try:
         files = base_files(path)
     except ConfigError as error:

@@ -38,7 +38,7 @@ def eval_(
     from rich.console import Console
 
     from rufus_core.cli.orchestration import carry_out
-    from rufus_core.cli.output import console, print_json
+    from rufus_core.cli.output import chosen, console, print_json
     from rufus_core.evaluation.scores import Scores
     from rufus_core.lineage.home import rufus_home, store_root
     from rufus_core.lineage.store import Store
@@ -48,9 +48,7 @@ def eval_(
     place = rufus_home(home)
     store = Store(store_root(place))
     settings = resized(load_recipe(recipe, profile, set_ or []), samples, problems)
-    ref = store.resolve(checkpoint)
-    for warning in ref.warnings:
-        typer.echo(f"warning: {warning}", err=True)
+    ref = chosen(store, checkpoint)
     graph = eval_graph(settings, ref, checkpoint, benchmark or ())
     out = Console(stderr=True, highlight=False) if json_ else console()
     outcome = carry_out(settings, graph, place, out)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from rufus_core.cli.output import print_json
+from rufus_core.cli.output import chosen, print_json
 from rufus_core.cli.parts import Home
 
 
@@ -28,7 +28,7 @@ def export(
     from rufus_core.lineage.store import Store
 
     store = Store(store_root(rufus_home(home)))
-    root = store.resolve(checkpoint).record
+    root = chosen(store, checkpoint).record
     chain = ancestry(store, root)
     folder = to.expanduser().absolute()
     write_bundle(store, chain, folder, weights)

@@ -5,9 +5,15 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Sequence
 
+import typer
 from rich.console import Console
 
+from rufus_core.lineage.newest import clock_warning
+from rufus_core.lineage.resolve import Ref
+from rufus_core.lineage.store import Store
+from rufus_core.recipe.graph import Step
 from rufus_core.types import Json
 
 NUM_COLUMNS = 100  # where the output is no terminal
@@ -26,3 +32,19 @@ def print_json(value: Json) -> None:
         ValueError: the value holds NaN or an infinity.
     """
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def chosen(store: Store, text: str) -> Ref:
+    """The artifact that a user names; on stderr what they must know of that choice. Raises LineageError."""
+    ref = store.resolve(text)
+    for warning in ref.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    return ref
+
+
+def warn_of_clocks(graph: Sequence[Step]) -> None:
+    """Tell of checkpoints that a part is begun with and that are the newest only by a clock that was wrong."""
+    for step in graph:
+        warning = clock_warning(step.artifact) if step.artifact else None
+        if warning:
+            typer.echo(f"warning: {warning}", err=True)

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rufus_core.cli.output import console, print_json
+from rufus_core.cli.output import console, print_json, warn_of_clocks
 from rufus_core.cli.parts import Force, From, Home, Only, Overrides, Profile, RecipeFile, Until
 from rufus_core.cli.steps import print_steps
 from rufus_core.errors import ConfigError, DataError
@@ -54,7 +54,9 @@ def plan(
     else:
         place = rufus_home(home)
         store = Store(store_root(place), HashCache(place / "hashes.json"))
-        status = graph_status(part(graph, store, until=until, start=from_, only=only, force=force), store)
+        chosen = part(graph, store, until=until, start=from_, only=only, force=force)
+        warn_of_clocks(chosen)
+        status = graph_status(chosen, store)
     if json_:
         told = None if status is None else status.model_dump(mode="json")
         print_json({**result.model_dump(mode="json"), "run": told, "refusal": refusal})

@@ -13,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rufus_core.cli.output import console, print_json
+from rufus_core.cli.output import chosen, console, print_json
 from rufus_core.cli.parts import Home
 from rufus_core.cli.progress import duration
 from rufus_core.errors import ConfigError
@@ -47,7 +47,7 @@ def reproduce(
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     store = Store(store_root(rufus_home(home)))
-    root = store.resolve(checkpoint).record
+    root = chosen(store, checkpoint).record
     changed = drift([root] if only else ancestry(store, root), collect_provenance(), VERSIONS)
     out = Console(stderr=True, highlight=False) if json_ else console()
     for line in changed:

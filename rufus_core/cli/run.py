@@ -21,7 +21,7 @@ def run(
     with the same options says what would be made, and why.
     """
     from rufus_core.cli.orchestration import carry_out
-    from rufus_core.cli.output import console
+    from rufus_core.cli.output import console, warn_of_clocks
     from rufus_core.lineage.home import rufus_home, store_root
     from rufus_core.lineage.store import Store
     from rufus_core.recipe.graph import build_graph
@@ -32,6 +32,7 @@ def run(
     place, out = rufus_home(home), console()
     store = Store(store_root(place))
     graph = part(build_graph(settings), store, until=until, start=from_, only=only, force=force)
+    warn_of_clocks(graph)
     for step in graph:
         if step.artifact is not None:
             taken = step.artifact

@@ -12,7 +12,7 @@ import os
 from bisect import insort
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +24,7 @@ from rufus_core.lineage.record import Record
 if TYPE_CHECKING:
     from rufus_core.lineage.store import Store
 
+_CLOCKS_DIFFER = timedelta(minutes=10)  # by less, those of hosts may
 _LAST = "9"  # sorts after every time: what can't be read may be the newest
 
 
@@ -65,6 +66,17 @@ def newest_first(store: Store, name: str) -> Iterator[Record | LineageError]:
 def newest(store: Store, name: str) -> Record | None:
     """The newest record of a name that can be read; None where there is none."""
     return next((each for each in newest_first(store, name) if isinstance(each, Record)), None)
+
+
+def clock_warning(record: Record) -> str | None:
+    """What a user must know of a record that is the newest only by a time that is yet to come; None for any other."""
+    if record.published <= datetime.now(UTC) + _CLOCKS_DIFFER:
+        return None
+    when = f"{record.published.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+    return (
+        f"{record.id} says that it was published on {when}, which is yet to come: "
+        "a clock was or is wrong, and what was made after it counts as older (name that by its digest)"
+    )
 
 
 def _read(store: Store, name: str, short: str) -> Record | LineageError | None:

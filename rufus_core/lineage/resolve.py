@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from rufus_core.errors import LineageError
 from rufus_core.lineage.aliases import Aliases, Pointer
 from rufus_core.lineage.names import is_hex, split_record_id, step_folder, step_of
-from rufus_core.lineage.newest import newest_first
+from rufus_core.lineage.newest import clock_warning, newest_first
 from rufus_core.lineage.record import Record
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ _STAGE_STEP = re.compile(r"(?P<stage>[A-Za-z0-9_-]+)[@:](?P<step>\d+)")
 class Ref:
     """An artifact, or a folder inside it (a step of a training run).
 
-    `warnings` are records that can't be read and may be newer.
+    `warnings` are records that can't be read and may be newer, or a time of publishing that can't be true.
     """
 
     record: Record
@@ -101,9 +102,13 @@ def _newest(store: Store, name: str) -> Ref:
     faults: list[LineageError] = []
     for each in newest_first(store, name):
         if isinstance(each, Record):
-            return _whole(store, each, tuple(map(str, faults)))
+            return _whole(store, each, _warnings(each, faults))
         faults.append(each)
     raise faults[0] if faults else LineageError(f"{name} has no record", where=str(store.root))
+
+
+def _warnings(newest: Record, faults: Sequence[LineageError]) -> tuple[str, ...]:
+    return tuple(filter(None, (*map(str, faults), clock_warning(newest))))
 
 
 def _step(store: Store, stage: str, step: int) -> Ref:
@@ -114,7 +119,7 @@ def _step(store: Store, stage: str, step: int) -> Ref:
             faults.append(each)
         elif step in steps_of(each):
             subfolder = step_folder(step)
-            return Ref(each, store.path(each) / subfolder, subfolder, step, tuple(map(str, faults)))
+            return Ref(each, store.path(each) / subfolder, subfolder, step, _warnings(each, faults))
         else:
             trained = True
     if trained:
