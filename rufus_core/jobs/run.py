@@ -5,8 +5,9 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Callable
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -194,6 +195,20 @@ def _leave(error: RufusError) -> None:
     os._exit(error.exit_code)  # whatever the other threads do
 
 
+@contextmanager
+def _refusals_told(store: Path) -> Iterator[None]:
+    """Turns what the machine refuses (a full disk, say) into an InfrastructureError."""
+    try:
+        yield
+    except OSError as error:
+        hint = machine_hint(error)
+        if hint is None:
+            raise
+        traceback.print_exc()  # to the log: which write it was
+        what = f"the job stopped: {error.strerror}"
+        raise InfrastructureError(what, where=error.filename or str(store), hint=hint) from error
+
+
 def main(path: Path) -> int:
     """Run the job of a document file. A RufusError is left beside it as `error.json`, for whoever started the job."""
 
@@ -202,7 +217,9 @@ def main(path: Path) -> int:
         _leave(error)
 
     try:
-        run_job(JobDocument.load(path), leave)
+        document = JobDocument.load(path)
+        with _refusals_told(document.store):
+            run_job(document, leave)
     except RufusError as error:
         tell_failure(path.parent, error)
         print(f"error: {error}", flush=True)

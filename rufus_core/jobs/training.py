@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from pydantic import TypeAdapter
-from safetensors import SafetensorError
 
-from rufus_core.errors import InfrastructureError, LineageError
+from rufus_core.errors import LineageError
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_examples, load_problems
 from rufus_core.lineage.names import step_folder
@@ -39,12 +38,7 @@ def train_stage(job: Job) -> Outcome:
     assert stage.run.steps is not None
 
     def save(step: int) -> None:
-        folder = job.output / step_folder(step)
-        try:
-            policy.save(folder)
-        except SafetensorError as error:  # so it tells a full disk
-            hint = "free some space and run the same command again; what was trained is kept"
-            raise InfrastructureError(f"can't write this checkpoint: {error}", where=str(folder), hint=hint) from error
+        policy.save(job.output / step_folder(step))
 
     with ExitStack() as stack:
         state = _state(job, stage.run.steps, stack.enter_context(job.stoppable()))

@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 
 from rufus_core.data.chat import ChatFormat
-from rufus_core.errors import LineageError
+from rufus_core.errors import InfrastructureError, LineageError
 
 transformers_logging.disable_progress_bar()
 _HOW_IT_WAS_LOADED = ("is_local", "local_files_only")  # what the tokenizer would write down about its own origin
@@ -29,11 +29,21 @@ class Policy:
         return int(self.model.config.max_position_embeddings)
 
     def save(self, folder: Path) -> None:
-        """Write weights (safetensors), configuration, tokenizer and chat template: equal bytes for equal policies."""
+        """Write weights (safetensors), configuration, tokenizer and chat template: equal bytes for equal policies.
+
+        Raises:
+            InfrastructureError: the weights couldn't be written.
+        """
         for key in _HOW_IT_WAS_LOADED:
             self.chat.tokenizer.init_kwargs.pop(key, None)
         with contextlib.redirect_stderr(io.StringIO()):
-            self.model.save_pretrained(folder)
+            try:
+                self.model.save_pretrained(folder)
+            except SafetensorError as error:  # so it tells a full disk
+                hint = "free some space and run the same command again; what was trained is kept"
+                raise InfrastructureError(
+                    f"can't write these weights: {error}", where=str(folder), hint=hint
+                ) from error
             self.chat.tokenizer.save_pretrained(folder)
 
 

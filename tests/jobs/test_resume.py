@@ -189,7 +189,7 @@ def test_a_checkpoint_that_cant_be_written_costs_one_step(
     training = start("sft", tmp_path)
     training.life(1, signal.SIGTERM)
     assert training.life(file_bytes=20_000) == InfrastructureError.exit_code
-    assert "checkpoints/step-2: can't write this checkpoint" in training.log()
+    assert "checkpoints/step-2: can't write these weights" in training.log()
     assert [path.name for path in training.state.iterdir()] == ["step-1"]
     assert training.life() == 0
     _same(training, undisturbed["sft"])
