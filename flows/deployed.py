@@ -50,7 +50,8 @@ class LogObserver:
         self._logger.info("%s: started", step)
 
     def step_progressed(self, step: str, progress: StepProgress) -> None:
-        """Curves are in MLflow."""
+        if progress.message:  # curves are in MLflow
+            self._logger.info("%s: %s", step, progress.message)
 
     def step_finished(self, step: str, outcome: StepOutcome) -> None:
         self._logger.info("%s: %s %s", step, outcome.status, outcome.error)

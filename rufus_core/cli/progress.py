@@ -26,7 +26,7 @@ MAX_SHOWN = 3
 
 
 class RunDisplay:
-    """A RunObserver. On a terminal, bars; elsewhere a plain line for each start and end, and nothing between."""
+    """A RunObserver. On a terminal, bars; elsewhere a plain line for each start, wait and end, and nothing between."""
 
     def __init__(self, graph: Sequence[Step], console: Console) -> None:
         self._titles = {step.name: step.title for step in graph}
@@ -63,6 +63,8 @@ class RunDisplay:
 
     def step_progressed(self, step: str, progress: StepProgress) -> None:
         self._last[step] = progress
+        if progress.message and not self._console.is_terminal:
+            self._line(step, "waiting", progress.message)
         self._progress.update(
             self._bars[step],
             completed=progress.step,

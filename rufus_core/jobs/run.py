@@ -25,6 +25,7 @@ from rufus_core.lineage.provenance import Code, collect_code
 from rufus_core.lineage.record import Draft, Input, Record, Timings
 from rufus_core.lineage.store import Store
 from rufus_core.settings import ExecutionSettings
+from rufus_core.training.reporter import Reporter
 
 WAIT_SECONDS = 0.5  # between two looks at a lease that another job holds
 KINDS = ("base", "problems", "screen", "reward_model", "training", "checkpoint", "scores")
@@ -169,6 +170,8 @@ def _lease(store: Store, document: JobDocument) -> Lease:
             if held.what != told:
                 told = held.what
                 print(f"waiting: {held}", flush=True)
+                with Reporter(document.progress, 0) as report:
+                    report.say(held.what)
             time.sleep(WAIT_SECONDS)
 
 

@@ -16,6 +16,8 @@ CURVES = "metrics.jsonl"  # in a training's artifact: what its Reporter wrote
 class Reporter:
     """Appends `{"step", "total", "time", "metrics"}` lines to `path`; a reader may follow the file as it grows.
 
+    Some lines are `{"message", "time"}` instead.
+
     JSON has no NaN and no infinities: they are the strings "NaN", "Infinity" and "-Infinity", which `float` reads.
     """
 
@@ -36,6 +38,13 @@ class Reporter:
         line = {"step": step, "total": self.total, "metrics": {k: _written(v) for k, v in metrics.items()}}
         if timed:
             line["time"] = time.time()
+        self._write(line)
+
+    def say(self, message: str) -> None:
+        """Tell what keeps the job busy while no step ends."""
+        self._write({"message": message, "time": time.time()})
+
+    def _write(self, line: Mapping[str, object]) -> None:
         self._file.write(json.dumps(line, allow_nan=False) + "\n")
         self._file.flush()
 

@@ -181,6 +181,21 @@ def test_without_a_terminal_there_is_a_plain_line_for_each_start_and_end() -> No
     assert "\x1b" not in out.getvalue()
 
 
+@pytest.mark.parametrize("terminal", [False, True])
+def test_a_step_that_waits_says_for_whom(terminal: bool) -> None:
+    shown, out = display(terminal)
+    with shown:
+        shown.step_started("base")
+        shown.step_progressed("base", StepProgress(message="a job of process 7 on there is making it"))
+        shown._progress.refresh()
+        assert "a job of process 7 on there is making it" in out.getvalue()
+    if not terminal:
+        assert (
+            out.getvalue().splitlines()[-1]
+            == "0/2  base policy     waiting    a job of process 7 on there is making it"
+        )
+
+
 def test_a_step_that_was_made_anew_says_what_came_of_it() -> None:
     shown, out = display(terminal=False)
     with shown:

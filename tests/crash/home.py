@@ -34,13 +34,13 @@ class CrashHome:
     def store(self) -> Store:
         return Store(self.folder / "store")
 
-    def start(self, crash_at: str | None = None) -> subprocess.Popen[bytes]:
+    def start(self, *options: str, crash_at: str | None = None, output: Path | None = None) -> subprocess.Popen[bytes]:
         """`rufus run`, in a session of its own. At the point `crash_at` each of its processes kills itself."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "MLFLOW_"))}
         crash = {CRASH_AT: crash_at, CRASH_LOG: str(self._crash_log)} if crash_at else {}
         env = {**kept, "RUFUS_HOME": str(self.folder), **crash}
-        words = [RUFUS, "run", *(word for change in self.overrides for word in ("--set", change))]
-        with (self.folder / "out.log").open("ab") as log:
+        words = [RUFUS, "run", *options, *(word for change in self.overrides for word in ("--set", change))]
+        with (output or self.folder / "out.log").open("ab") as log:
             return subprocess.Popen(words, env=env, stdout=log, stderr=log, start_new_session=True)
 
     @property

@@ -274,6 +274,8 @@ def test_a_second_job_waits_for_the_first_also_from_another_home(jobs: Jobs) -> 
     jobs.the_record()
     assert jobs.did() == [1, 2, 3, 4]
     assert f"process {first.pid} on {platform.node()}" in log.read_text()
+    told = [json.loads(line) for line in other.progress.read_text().splitlines()]
+    assert [line["message"] for line in told] == [f"a job of process {first.pid} on {platform.node()} is making it"]
 
 
 def test_the_waiting_one_goes_on_when_the_first_is_killed(jobs: Jobs) -> None:
