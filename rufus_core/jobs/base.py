@@ -11,6 +11,7 @@ from rufus_core.data.catalogue import GENERATORS
 from rufus_core.data.tokenizer import count_words
 from rufus_core.errors import RufusError
 from rufus_core.jobs.job import Job, Outcome
+from rufus_core.jobs.resume import training_state
 from rufus_core.lineage.external import unchanged_file
 from rufus_core.rollout.policy import load_policy
 from rufus_core.settings import PolicyShape, PretrainSettings
@@ -21,14 +22,20 @@ _SAMPLES_PER_GENERATOR = 400  # enough for every word of the closed vocabularies
 
 
 def build_base(job: Job) -> Outcome:
+    """Make a base policy, or go on from the state that a dead job left; or take the user's over.
+
+    Raises:
+        Preempted: SIGTERM arrived during pre-training; the step in progress was ended and the state saved.
+    """
     job.use_threads()
     if job.document.external:
         return _take_over(job)
     shape = PolicyShape.model_validate(job.document.config["shape"])
     pretrain = PretrainSettings.model_validate(job.document.config["pretrain"])
     policy = make_policy(shape, count_words(_generated_texts(), shape.num_words), job.document.seed)
-    with job.report(pretrain.steps) as report:
-        metrics = pretrain_to_copy(policy, pretrain, job.document.seed, report.log)
+    with job.report(pretrain.steps) as report, job.stoppable() as stop:
+        state = training_state(job, pretrain.steps, stop)
+        metrics = pretrain_to_copy(policy, pretrain, job.document.seed, report.log, state)
     policy.save(job.output)
     metrics["parameters"] = float(sum(p.numel() for p in policy.model.parameters()))
     metrics["vocabulary"] = float(len(policy.chat.tokenizer))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from pydantic import TypeAdapter
 
-from rufus_core.errors import LineageError
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_examples, load_problems
+from rufus_core.jobs.resume import training_state
 from rufus_core.lineage.names import step_folder
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.settings import RLStage, SFTStage, StageSettings
@@ -41,7 +40,7 @@ def train_stage(job: Job) -> Outcome:
         policy.save(job.output / step_folder(step))
 
     with ExitStack() as stack:
-        state = _state(job, stage.run.steps, stack.enter_context(job.stoppable()))
+        state = training_state(job, stage.run.steps, stack.enter_context(job.stoppable()))
         policy = load_policy(job.input("parent"))
         shown = stack.enter_context(job.report(stage.run.steps))
         for step, metrics in reported(job.output / CURVES):  # what was kept is told again to whoever watches
@@ -62,17 +61,6 @@ def _forks(stage: SFTStage | RLStage) -> dict[str, float]:
     phases = stage.phases if isinstance(stage, RLStage) else ()
     begun = [phase.from_step for phase in phases if phase.from_step <= (stage.run.steps or 0)]
     return {f"phases/{n}/from_step": float(step) for n, step in enumerate(begun, start=1)}
-
-
-def _state(job: Job, steps: int, stop: threading.Event) -> TrainingState:
-    """The state to go on from. One that can't be used is told in the job's log, and the training starts anew."""
-    state = TrainingState(job.state, job.output, job.document.fingerprint, steps, stop)
-    try:
-        state.take_up()
-    except LineageError as error:
-        print(f"warning: {error}; this training starts anew", flush=True)
-        state.discard()
-    return state
 
 
 def stage_settings(job: Job) -> SFTStage | RLStage:

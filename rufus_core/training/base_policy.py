@@ -16,6 +16,7 @@ from rufus_core.data.tokenizer import build_tokenizer
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import PolicyShape, PretrainSettings
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
+from rufus_core.training.state import UNKEPT, Position, Unkept
 
 
 def make_policy(shape: PolicyShape, words: Iterable[str], seed: int) -> Policy:
@@ -48,9 +49,19 @@ def make_policy(shape: PolicyShape, words: Iterable[str], seed: int) -> Policy:
 
 
 def pretrain_to_copy(
-    policy: Policy, settings: PretrainSettings, seed: int, progress: Callable[[int, dict[str, float]], None]
+    policy: Policy,
+    settings: PretrainSettings,
+    seed: int,
+    progress: Callable[[int, dict[str, float]], None],
+    state: Unkept = UNKEPT,
 ) -> dict[str, float]:
-    """Train on `span, gap, span again`, with loss on the repeat only. Returns the last step's loss and accuracy."""
+    """Train on `span, gap, span again`, with loss on the repeat only. Returns the last step's loss and accuracy.
+
+    It goes on from where `state` is.
+
+    Raises:
+        Preempted: `state` was told to stop.
+    """
     model, tokenizer = policy.model.train(), policy.chat.tokenizer
     skip = {tokenizer.convert_tokens_to_ids(f"<0x{byte:02X}>") for byte in range(256)} | set(policy.chat.stop_token_ids)
     usable = torch.tensor([i for i in range(len(tokenizer)) if i not in skip])
@@ -62,9 +73,12 @@ def pretrain_to_copy(
         return usable[torch.randint(len(usable), (batch, length), generator=generator)]
 
     metrics: dict[str, float] = {}
+    begun = state.begin(model, optimizer)
     for step in range(1, settings.steps + 1):
         first = draw(span)
         gap = draw(int(torch.randint(settings.max_gap_tokens + 1, (1,), generator=generator)))
+        if step <= begun.step:  # trained on before; drawn again for the sake of what is drawn next
+            continue
         ids = torch.cat([first, gap, first], dim=1)
         # The first token of the repeat can't be foretold; those after it can.
         logits = model(input_ids=ids[:, :-1], logits_to_keep=span - 1).logits.flatten(0, 1)
@@ -77,5 +91,6 @@ def pretrain_to_copy(
             accuracy = (logits.argmax(-1) == targets).float().mean().item()
             metrics = {"loss": loss.item(), "copy_accuracy": accuracy, "grad_norm": norm, "lr": rate}
             progress(step, metrics)
+        state.end_step(Position(step, step * batch, step))
     model.eval()
     return metrics

@@ -22,6 +22,7 @@ from rufus_core.ports import MetricSink
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.settings import RewardModelSettings
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
+from rufus_core.training.state import UNKEPT, Position, Unkept
 from rufus_core.types import Message
 
 _HEAD_FILE = "value_head.safetensors"
@@ -80,11 +81,15 @@ def train_reward_model(
     settings: RewardModelSettings,
     seed: int,
     sink: MetricSink,
+    state: Unkept = UNKEPT,
 ) -> dict[str, float]:
     """Minimise -log sigmoid(chosen - rejected). Returns accuracy and mean margin on the held-out pairs.
 
+    It goes on from where `state` is.
+
     Raises:
         DataError: there is no pair to train on, or none that is held out.
+        Preempted: `state` was told to stop.
     """
     if not train or not heldout:
         raise DataError(
@@ -95,8 +100,11 @@ def train_reward_model(
     rng = random.Random(seed)
     optimizer = make_optimizer(model, settings.optimizer)
     model.train()
+    begun = state.begin(model, optimizer)
     for step in range(1, settings.steps + 1):
         batch = [encoded[rng.randrange(len(encoded))] for _ in range(settings.batch_pairs)]
+        if step <= begun.step:  # trained on before; drawn again for the sake of what is drawn next
+            continue
         margins = _margins(model, batch)
         loss = -nn.functional.logsigmoid(margins).mean()
         loss.backward()  # type: ignore[no-untyped-call]
@@ -104,6 +112,7 @@ def train_reward_model(
         norm = optimizer_step(model, optimizer, rate, settings.optimizer.grad_clip)
         accuracy = (margins > 0).float().mean().item()
         sink.log(step, {"loss": loss.item(), "accuracy": accuracy, "grad_norm": norm, "lr": rate})
+        state.end_step(Position(step, step * settings.batch_pairs, step))
     model.eval()
     with torch.no_grad():
         margins = _margins(model, _encode(model, heldout))

@@ -17,7 +17,7 @@ import pytest
 from rufus_core.errors import InfrastructureError, Preempted, RufusError
 from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.job import Job
-from rufus_core.jobs.training import train_stage
+from rufus_core.jobs.run import handler
 from rufus_core.lineage.trace import trace
 from rufus_core.settings import ExecutionSettings
 from rufus_core.training.reporter import Reporter
@@ -38,6 +38,8 @@ RL = [
     "stages.rlhf.dynamic_sampling={low_exclusive: -9.0, oversample_factor: 2.0}",
 ]
 STAGES = ("sft", "rlhf")
+TOLD = {"base": [20, 40, 41], "stages/rlhf/reward_model": [1, 2, 3, 4]}  # steps that these tell of
+MADE_ONCE = ["base.pretrain.steps=41", "stages.rlhf.reward_model.steps=4"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,7 @@ def _live(training: Training, at_step: int, number: int, file_bytes: int) -> Non
     execution = ExecutionSettings.model_validate(training.document.placement)
     job = _Doomed(training.document, training.output, training.state, execution, at_step, number)
     try:
-        outcome = train_stage(job)
+        outcome = handler(job.document.kind)(job)
     except RufusError as error:
         print(error, flush=True)
         sys.exit(error.exit_code)
@@ -119,7 +121,7 @@ def _live(training: Training, at_step: int, number: int, file_bytes: int) -> Non
 
 @pytest.fixture(scope="module")
 def phased(home: Path) -> Runner:
-    return Runner(home, short_chain(f"stages.sft.run={json.dumps(_RUN)}", *RL))
+    return Runner(home, short_chain(f"stages.sft.run={json.dumps(_RUN)}", *MADE_ONCE, *RL))
 
 
 @pytest.fixture(scope="module")
@@ -173,6 +175,29 @@ def test_a_job_that_is_told_to_stop_ends_its_step_and_goes_on_after_it(
         assert training.log() == f"stopped after step {step} of 5 (the next run goes on there)\n"
     assert training.life() == 0
     _same(training, undisturbed[stage])
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_a_base_policy_and_a_reward_model_go_on_too(name: str, phased: Runner, tmp_path: Path) -> None:
+    document = phased.document(name)
+
+    def training(folder: str) -> Training:
+        progress = tmp_path / folder / "progress.jsonl"
+        return Training(document.model_copy(update={"progress": progress}), tmp_path / folder)
+
+    undisturbed, disturbed = training("undisturbed"), training("disturbed")
+    assert undisturbed.life() == 0
+    assert [step for step, _ in undisturbed.told()] == TOLD[name]
+    first, *_, before_last, last = TOLD[name]
+    assert disturbed.life(first, signal.SIGTERM) == Preempted.exit_code
+    assert [path.name for path in disturbed.state.iterdir()] == [f"step-{first}"]
+    assert disturbed.life(before_last, signal.SIGKILL) == -signal.SIGKILL
+    assert disturbed.told() == [line for line in undisturbed.told() if first < line[0] < last]
+    assert disturbed.life(last, signal.SIGKILL) == -signal.SIGKILL
+    assert disturbed.life() == 0
+    assert disturbed.told()[-1] == undisturbed.told()[-1]
+    assert disturbed.bytes() == undisturbed.bytes()
+    assert (disturbed.folder / "outcome.json").read_text() == (undisturbed.folder / "outcome.json").read_text()
 
 
 def test_a_stop_in_the_last_step_comes_too_late(
