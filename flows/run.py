@@ -143,11 +143,12 @@ def run_graph(
                 futures[name].result()  # raises the bug, or what kept Prefect from running the step
                 raise InfrastructureError(f"Prefect ended {name} without running it: {futures[name].state.message}")
     except (KeyboardInterrupt, TerminationSignal):  # Ctrl-C, SIGTERM
-        runner.cancelled.set()
         try:
+            runner.cancelled.set()
             _wait_for(futures[name] for name in running)
-        except (KeyboardInterrupt, TerminationSignal):  # the second one
+        except (KeyboardInterrupt, TerminationSignal):  # the second one, however soon it comes
             runner.at_once.set()
+            runner.cancelled.set()
             _wait_for(futures[name] for name in running)
         return RunOutcome(outcomes, interrupted=True)
     except BaseException:

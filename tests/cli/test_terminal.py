@@ -74,10 +74,10 @@ class Terminal:
 
     def close(self) -> None:
         self.run.kill()
-        self.ended()
-        os.close(self._keyboard)
         for process in self.home.processes():
             process.kill()
+        self.ended()
+        os.close(self._keyboard)
 
     def _read(self) -> None:
         while True:
@@ -121,9 +121,9 @@ def test_the_second_ctrl_c_ends_a_job_at_once(terminal: Terminal) -> None:
     terminal.until(terminal.trains)
     job = terminal.job()
     os.kill(job.pid, signal.SIGSTOP)
+    terminal.until(lambda: psutil.Process(job.pid).status() == psutil.STATUS_STOPPED)
     terminal.type(CTRL_C)
     terminal.until(lambda: is_told_to_stop(job.pid))
-    assert psutil.Process(job.pid).status() == psutil.STATUS_STOPPED
     terminal.type(CTRL_C)
     code, shown = terminal.ended()
     assert code == 130

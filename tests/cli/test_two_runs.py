@@ -70,7 +70,7 @@ def test_two_runs_at_once_make_each_step_once(homes: Callable[[str], CrashHome],
     first, other = homes("one"), homes(second)
     runs = [first.start(*PART)]
     job = until(lambda: maker(first.store, "base"), runs[0])
-    os.kill(job.pid, signal.SIGSTOP)
+    os.kill(job.pid, signal.SIGSTOP)  # so that the second run comes while the first one makes it
     output = first.folder.parent / "second.log"
     runs.append(other.start(*PART, output=output))
     if second == "two":
