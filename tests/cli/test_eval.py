@@ -17,6 +17,7 @@ from rufus_core.errors import ConfigError, LineageError
 from rufus_core.evaluation.collect import collect_rows
 from rufus_core.evaluation.scores import Scores
 from rufus_core.evaluation.statistics import pass_at_1, pass_at_k
+from rufus_core.lineage.adopt import adopt
 from rufus_core.lineage.store import Store
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome
 from rufus_core.recipe.graph import Step
@@ -130,6 +131,22 @@ def test_the_base_is_measured_on_what_its_child_is_compared_on(
     start(home, "base", json_=True)
     assert [(row["stage"], row["benchmark"]) for row in rows(capsys)] == [("base", name) for name in MEASURED]
     assert "base" not in made
+
+
+def test_an_adopted_checkpoint_is_measured_like_any_other(
+    home: Path, made: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(home / "store")
+    sft = store.resolve("sft").record
+    files = {name: store.path(sft) / name for name in sft.files}
+    adopted = adopt(store, "mine", home, files, lambda _: None)
+    start(home, "mine", "instructions", json_=True)
+    (row,) = rows(capsys)
+    assert (row["stage"], row["checkpoint"], row["digest"]) == ("mine", adopted.name, adopted.digest)
+    assert made[-1] == "evals/mine/instructions"
+    start(home, "sft", "instructions", json_=True)
+    (same,) = rows(capsys)
+    assert {k: same[k] for k in ("pass_at_1", "digest")} == {k: row[k] for k in ("pass_at_1", "digest")}
 
 
 def test_the_stage_table_knows_nothing_of_it(home: Path, made: list[str]) -> None:

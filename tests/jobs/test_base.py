@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rufus_core.errors import DataError, LineageError
+from rufus_core.lineage.adopt import adopt
 from rufus_core.rollout.policy import load_policy
 from tests.jobs.miniature import Runner, small_recipe
 
@@ -30,6 +31,15 @@ def test_a_directory_of_an_earlier_run_is_a_base(home: Path, tmp_path: Path) -> 
     ours, theirs = (load_policy(path).model.state_dict() for path in (runner.path("base"), folder))
     assert ours.keys() == theirs.keys()
     assert all(ours[name].equal(theirs[name]) for name in ours)
+
+
+def test_an_adopted_checkpoint_is_a_base_by_the_path_that_adopt_prints(home: Path, tmp_path: Path) -> None:
+    folder = _own_base(home, tmp_path / "mine")
+    store = Runner(home, small_recipe()).store
+    files = {path.name: path for path in folder.iterdir() if path.name != "record.json"}
+    adopted = adopt(store, "mine", folder, files, lambda _: None)
+    runner = _taken_over(home, store.path(adopted))
+    assert runner.run("base").digest == adopted.digest
 
 
 def test_a_base_that_changes_during_a_run_is_not_taken_for_what_it_was(home: Path, tmp_path: Path) -> None:
