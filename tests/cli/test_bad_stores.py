@@ -175,9 +175,9 @@ def test_a_full_store_stops_a_run_with_what_to_do_and_with_space_the_same_comman
     store = Store(home / "store")
     store.root.mkdir(parents=True)
     words = ["run", "--until", "base", *(word for change in small_overrides() for word in ("--set", change))]
-    with mounted(store.root, "-t", "tmpfs", "-o", "size=1m", "tmpfs"):
+    with mounted(store.root, "-t", "tmpfs", "-o", "size=30m", "tmpfs"):
         filler = store.root / "filler"
-        filler.write_bytes(bytes(900_000))
+        filler.write_bytes(bytes((30 << 20) - 200_000))
         stopped = rufus(home, *words)
         assert stopped.returncode == 1, stopped.stdout
         assert stopped.stderr.count("\n") == 1, stopped.stderr

@@ -67,6 +67,9 @@ def test_a_data_file_that_changed_is_named_and_exits_with_1(trained: Path, chats
     finally:
         chats.write_text(text)
     assert done.returncode == 1
-    assert done.stderr == f"error: {chats}: this data file changed since it was read (put back sha256 {known[:12]})\n"
+    assert (
+        done.stderr
+        == f"error: {chats}: this data file changed since it was read (put back the file of sha256 {known[:12]})\n"
+    )
     assert not any("data/sft" in line for line in said(done))
     assert files(trained) == before
