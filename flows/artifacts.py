@@ -23,9 +23,8 @@ from prefect.exceptions import PrefectException
 
 from rufus_core.evaluation.collect import collect_rows
 from rufus_core.evaluation.table import StageRow
-from rufus_core.lineage.home import store_root
+from rufus_core.lineage.home import open_store
 from rufus_core.lineage.record import CHECKPOINT_KINDS, Record
-from rufus_core.lineage.store import Store
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step
 
@@ -82,7 +81,7 @@ def show_results(graph: Sequence[Step], outcome: RunOutcome, home: Path, observe
     """The stage table, the lineage page and links, in the current flow run, if it made anything."""
     if not any(step.status == "completed" for step in outcome.steps.values()):
         return
-    store = Store(store_root(home))
+    store = open_store(home)
     found = (store.get(outcome.steps[step.name].record_id or "") for step in graph if step.name in outcome.steps)
     records = [record for record in found if record is not None]
     rows = table_rows(collect_rows(store))

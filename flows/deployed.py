@@ -11,7 +11,8 @@ from prefect import get_run_logger
 from flows.orphans import end_tasks_of_dead_runs
 from flows.run import run_tracked
 from rufus_core.errors import ConfigError
-from rufus_core.lineage.home import rufus_home, store_root
+from rufus_core.lineage.home import open_store, rufus_home
+from rufus_core.lineage.sharing import mirror
 from rufus_core.lineage.store import Store
 from rufus_core.ports import RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step
@@ -36,8 +37,10 @@ def run_deployed(
     end_tasks_of_dead_runs()
     settings = load_recipe(recipe, profile, overrides or [])
     folder = rufus_home(Path(home) if home else None)
-    steps = graph(settings, Store(store_root(folder)))
-    return run_tracked(settings, steps, folder, LogObserver(), keep_going=keep_going)
+    store, observer = open_store(folder), LogObserver()
+    for fault in mirror(store):
+        observer.warned(str(fault))
+    return run_tracked(settings, graph(settings, store), folder, observer, keep_going=keep_going)
 
 
 class LogObserver:

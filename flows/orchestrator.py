@@ -11,8 +11,7 @@ from pathlib import Path
 import httpx
 
 from rufus_core.errors import ConfigError, InfrastructureError
-from rufus_core.lineage.home import store_root
-from rufus_core.lineage.store import Store
+from rufus_core.lineage.home import open_store
 from rufus_core.ports import Check, Deployed, Difference, PagesCheck, Rebuilt, RunObserver, RunOutcome
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import Recipe
@@ -58,7 +57,7 @@ class PrefectOrchestrator:
             yield {"Prefect (flows, steps)": prefect.url, "MLflow (curves, checkpoints)": mlflow.url}
 
     def verify_pages(self, home: Path, only: Collection[str] | None, prefect: bool) -> PagesCheck:
-        store = Store(store_root(home))
+        store = open_store(home)
         differences: list[Difference] = []
         not_checked = []
         if (home / "mlflow" / "mlflow.db").exists():

@@ -24,9 +24,8 @@ from flows.recorded import await_recorded
 from flows.schedule import by_urgency, fitting, num_cores, startable
 from rufus_core.errors import InfrastructureError
 from rufus_core.lineage.claims import tidy
-from rufus_core.lineage.home import store_root
+from rufus_core.lineage.home import open_store
 from rufus_core.lineage.process import ProcessId
-from rufus_core.lineage.store import Store
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import ExecutionSettings, Recipe
@@ -73,7 +72,7 @@ def run_tracked(
     keep_going: bool = False,
 ) -> RunOutcome:
     """Run a graph inside a flow run, with an MLflow run around it, and show in Prefect what it made."""
-    store = Store(store_root(home))
+    store = open_store(home)
     tracker = Tracker(home, recipe.name, observer.warned)
     params = recipe.model_dump(mode="json", include={"name", "profile", "seed", "base", "execution"})
     tracker.run_started(f"{recipe.name} on {recipe.profile}", params)

@@ -11,7 +11,7 @@ from typing import Any
 from rufus_core.errors import InfrastructureError, RufusError
 from rufus_core.lineage.aliases import Aliases
 from rufus_core.lineage.canonical import with_seed
-from rufus_core.lineage.home import store_root
+from rufus_core.lineage.home import open_store
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.ports import Rebuilt
@@ -33,7 +33,7 @@ def rebuild_mlflow(home: Path, experiment: str, uri: str | None, warn: Callable[
         InfrastructureError: MLflow can't be written. The old database stays.
     """
     folder = home / "mlflow"
-    store = Store(store_root(home))
+    store = open_store(home)
     listing = store.listing()
     for fault in listing.faults:
         warn(str(fault))

@@ -15,10 +15,10 @@ from rufus_core.errors import JobFailed, JobLost, LineageError, RufusError
 from rufus_core.jobs.failure import forget_failure, told_failure
 from rufus_core.lineage.cache import HashCache
 from rufus_core.lineage.canonical import with_seed
-from rufus_core.lineage.home import store_root
+from rufus_core.lineage.home import open_store
 from rufus_core.lineage.names import artifact_label, record_id
 from rufus_core.lineage.record import Record
-from rufus_core.lineage.store import Store
+from rufus_core.lineage.sharing import fetch, other_bytes, share
 from rufus_core.ports import RunObserver, StepOutcome, StepProgress
 from rufus_core.recipe.documents import document_of, fingerprint_of
 from rufus_core.recipe.graph import Step
@@ -52,7 +52,7 @@ class StepRunner:
         self._home, self._execution = home, execution
         self._tracker, self._observer = tracker, observer
         self._spawner, self._around = spawner, around
-        self._store = Store(store_root(home), HashCache(home / "hashes.json"))
+        self._store = open_store(home, HashCache(home / "hashes.json"))
         self._finding = threading.Lock()  # the cache of hashes belongs to one thread at a time
         self._records: dict[str, Record] = {}
         self._spared: dict[str, Record] = {}  # by id
@@ -77,7 +77,7 @@ class StepRunner:
         if record is None and step.artifact is not None:
             raise LineageError(f"{step.artifact.id} differs from its record", hint=f"rufus trace {step.artifact.id}")
         if record is not None and not step.force:
-            self._records[step.name] = record
+            record = self._records[step.name] = self._shared(record)
             return StepOutcome("reused", record.digest, record.id)
         before = record
         self._observer.step_started(step.name)
@@ -140,7 +140,7 @@ class StepRunner:
             if why := _preempted(folder):  # by whom, nobody told us: only they know whether it should go on
                 raise JobCancelled(why)
             raise _failure(step, folder, code)
-        return record, joined
+        return self._shared(record), joined
 
     def _inputs(self, step: Step) -> dict[str, Record]:
         return {role: self._records[name] for role, name in step.inputs.items()}
@@ -150,6 +150,17 @@ class StepRunner:
         wanted = (given.name, given.fingerprint) if given else (step.name, self._fingerprint(step))
         with self._finding:
             return self._store.find(*wanted) or self._spared.get(record_id(*wanted))
+
+    def _shared(self, record: Record) -> Record:
+        """A record whose bytes are here and at the shared root, if there is one; what was thinned out stays so."""
+        if record.id in self._spared:
+            return record
+        told = share(self._store, record)
+        if told.digest != record.digest:
+            self._observer.warned(other_bytes(record, told))
+        with self._finding:
+            fetch(self._store, told)
+        return told
 
     def _fingerprint(self, step: Step) -> str:
         return fingerprint_of(step, {role: record.digest for role, record in self._inputs(step).items()})

@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from rufus_core.errors import LineageError
-from rufus_core.lineage.home import store_root
+from rufus_core.lineage.home import open_store
 from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.record import Record
-from rufus_core.lineage.store import Store
 from tasks.entries import Row, flatten, send_record, tags_of, without_last
 from tasks.replay import Sender
 
@@ -29,7 +28,7 @@ class Tracker:
 
     def __init__(self, home: Path, experiment: str, warn: Callable[[str], None]) -> None:
         self._sender = Sender(home / "mlflow", experiment, warn)
-        self._store = Store(store_root(home))
+        self._store = open_store(home)
         self._lock = threading.Lock()
         self._run = uuid.uuid4().hex
         self._steps: dict[str, str] = {}  # step -> key of its run

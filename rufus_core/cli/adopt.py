@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from rufus_core.cli.output import chosen, print_json
-from rufus_core.cli.parts import Home
+from rufus_core.cli.parts import Home, Shared, open_home
 
 
 def adopt(
     path: Annotated[str, typer.Argument(metavar="PATH", help="A Hugging Face directory with safetensors weights.")],
     stage: Annotated[str, typer.Option("--as", metavar="NAME", help="The stage whose checkpoint it shall be.")],
     home: Home = None,
+    shared: Shared = None,
     parent: Annotated[
         str | None, typer.Option(metavar="CHECKPOINT", help="What it was made from, if the store has that.")
     ] = None,
@@ -28,12 +29,10 @@ def adopt(
     from rufus_core.errors import ConfigError, RufusError
     from rufus_core.lineage.adopt import adopt as adopt_files
     from rufus_core.lineage.digest import COLLECTED_FILE
-    from rufus_core.lineage.home import rufus_home, store_root
-    from rufus_core.lineage.store import Store
     from rufus_core.recipe.base_files import base_files
 
     source = Path(path).expanduser().absolute()
-    store = Store(store_root(rufus_home(home)))
+    _, store = open_home(home, shared)
     made_from = chosen(store, parent).record if parent else None
     try:
         files = base_files(path)

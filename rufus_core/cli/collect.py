@@ -10,17 +10,17 @@ from rich.table import Table
 from rich.text import Text
 
 from rufus_core.cli.output import console, print_json
-from rufus_core.cli.parts import Home
+from rufus_core.cli.parts import Home, Shared, open_home
 from rufus_core.errors import LineageError
 from rufus_core.lineage.collect import Item, collectable
 from rufus_core.lineage.collect import collect as collect_items
-from rufus_core.lineage.home import rufus_home, store_root
 from rufus_core.lineage.names import artifact_label
 from rufus_core.lineage.store import Store
 
 
 def collect(
     home: Home = None,
+    shared: Shared = None,
     keep: Annotated[
         list[str] | None,
         typer.Option(metavar="STAGE", help="Keep only the newest checkpoint of this stage; may be given again."),
@@ -35,8 +35,7 @@ def collect(
     """
     from rufus_core.recipe.graph import VERSIONS
 
-    place = rufus_home(home)
-    store = Store(store_root(place))
+    place, store = open_home(home, shared)
     items = collectable(store, VERSIONS, keep or None, _in_use(store, place))
     freed = collect_items(store, items) if yes else 0
     total = sum(item.num_bytes for item in items)
@@ -44,14 +43,15 @@ def collect(
         print_json({"items": [_plain(item) for item in items], "bytes": total, "freed": freed})
         return
     out = console()
+    kept = f" {store.shared.url} keeps all it has." if store.shared else ""
     if items:
         out.print(_table(items))
     if not items:
         typer.echo("There is nothing to collect.")
     elif yes:
-        typer.echo(f"Freed {freed / 1e6:,.1f} MB; the records stay.")
+        typer.echo(f"Freed {freed / 1e6:,.1f} MB; the records stay.{kept}")
     else:
-        typer.echo(f"{total / 1e6:,.1f} MB can go. Nothing was removed: `rufus collect --yes` does it.")
+        typer.echo(f"{total / 1e6:,.1f} MB can go. Nothing was removed: `rufus collect --yes` does it.{kept}")
 
 
 def _in_use(store: Store, home: Path) -> set[str]:

@@ -13,12 +13,10 @@ from rich.text import Text
 
 from rufus_core.cli.changes import SHORT, change_text, printable, value_text
 from rufus_core.cli.output import console, print_json
-from rufus_core.cli.parts import Home
+from rufus_core.cli.parts import Home, Shared, open_home
 from rufus_core.lineage.diff import ArtifactDiff, Diff
 from rufus_core.lineage.diff import diff as diff_artifacts
-from rufus_core.lineage.home import rufus_home, store_root
 from rufus_core.lineage.rows import RowChanges
-from rufus_core.lineage.store import Store
 
 if TYPE_CHECKING:
     from rufus_core.evaluation.differences import ScoreChange
@@ -30,6 +28,7 @@ def diff(
     old: Annotated[str, typer.Argument(metavar="A", help="A stage, coding_rl@12, a digest, an artifact's name or id.")],
     new: Annotated[str, typer.Argument(metavar="B", help="What it is compared with.")],
     home: Home = None,
+    shared: Shared = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")] = False,
 ) -> None:
     """Show in what two checkpoints, data sets or other artifacts differ: settings, inputs, code, rows, scores.
@@ -38,7 +37,7 @@ def diff(
     """
     from rufus_core.evaluation.differences import score_changes
 
-    store = Store(store_root(rufus_home(home)))
+    _, store = open_home(home, shared)
     before, after = store.resolve(old), store.resolve(new)
     for warning in dict.fromkeys((*before.warnings, *after.warnings)):
         typer.echo(f"warning: {warning}", err=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from rufus_core.cli.parts import Home, Overrides, Profile, RecipeFile
+from rufus_core.cli.parts import Home, Overrides, Profile, RecipeFile, Shared, open_home
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -32,6 +32,7 @@ def eval_(
     recipe: RecipeFile = "rufus_air",
     set_: Overrides = None,
     home: Home = None,
+    shared: Shared = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON; progress goes to stderr.")] = False,
 ) -> None:
     """Measure a checkpoint on held-out problems. What was measured before is reused."""
@@ -40,13 +41,10 @@ def eval_(
     from rufus_core.cli.orchestration import carry_out
     from rufus_core.cli.output import chosen, console, print_json
     from rufus_core.evaluation.scores import Scores
-    from rufus_core.lineage.home import rufus_home, store_root
-    from rufus_core.lineage.store import Store
     from rufus_core.recipe.evals import eval_graph, resized
     from rufus_core.recipe.load import load_recipe
 
-    place = rufus_home(home)
-    store = Store(store_root(place))
+    place, store = open_home(home, shared)
     settings = resized(load_recipe(recipe, profile, set_ or []), samples, problems)
     ref = chosen(store, checkpoint)
     graph = eval_graph(settings, ref, checkpoint, benchmark or ())

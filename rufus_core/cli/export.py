@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from rufus_core.cli.output import chosen, print_json
-from rufus_core.cli.parts import Home
+from rufus_core.cli.parts import Home, Shared, open_home
 
 
 def export(
     checkpoint: Annotated[str, typer.Argument(help="A stage, a digest, or any artifact's name.")],
     to: Annotated[Path, typer.Option(metavar="DIR", help="A new or empty folder.")],
     home: Home = None,
+    shared: Shared = None,
     weights: Annotated[bool, typer.Option("--weights", help="Copy the checkpoint's files too.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False,
 ) -> None:
@@ -24,10 +25,8 @@ def export(
     """
     from rufus_core.jobs.reproduce import ancestry
     from rufus_core.lineage.export import export as write_bundle
-    from rufus_core.lineage.home import rufus_home, store_root
-    from rufus_core.lineage.store import Store
 
-    store = Store(store_root(rufus_home(home)))
+    _, store = open_home(home, shared)
     root = chosen(store, checkpoint).record
     chain = ancestry(store, root)
     folder = to.expanduser().absolute()

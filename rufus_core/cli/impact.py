@@ -13,11 +13,9 @@ from rich.text import Text
 
 from rufus_core.cli.changes import SHORT, printable
 from rufus_core.cli.output import console, print_json
-from rufus_core.cli.parts import Home
-from rufus_core.lineage.home import rufus_home, store_root
+from rufus_core.cli.parts import Home, Shared, open_home
 from rufus_core.lineage.impact import Impact
 from rufus_core.lineage.impact import impact as impact_of
-from rufus_core.lineage.store import Store
 
 
 def impact(
@@ -26,13 +24,14 @@ def impact(
         typer.Argument(help="A generator, a data file (path or SHA-256), a stage, or an artifact (name, id, digest)."),
     ],
     home: Home = None,
+    shared: Shared = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show every checkpoint, score and other artifact that a source went into, at any remove, and the aliases of these.
 
     A name stands for all that the store has of that name; an id or a digest for one artifact.
     """
-    result = impact_of(Store(store_root(rufus_home(home))), source)
+    result = impact_of(open_home(home, shared)[1], source)
     for fault in result.faults:
         typer.echo(f"warning: {printable(fault)}", err=True)
     if json_:

@@ -11,12 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from rufus_core.cli.output import console, print_json, warn_of_clocks
-from rufus_core.cli.parts import Force, From, Home, Only, Overrides, Profile, RecipeFile, Until
+from rufus_core.cli.parts import Force, From, Home, Only, Overrides, Profile, RecipeFile, Shared, Until, open_home
 from rufus_core.cli.steps import print_steps
 from rufus_core.errors import ConfigError, DataError
-from rufus_core.lineage.cache import HashCache
-from rufus_core.lineage.home import rufus_home, store_root
-from rufus_core.lineage.store import Store
 from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.plan import PhasePlan, Plan, StagePlan, make_plan
@@ -31,6 +28,7 @@ def plan(
     recipe: RecipeFile = "rufus_air",
     set_: Overrides = None,
     home: Home = None,
+    shared: Shared = None,
     until: Until = None,
     from_: From = None,
     only: Only = None,
@@ -52,8 +50,7 @@ def plan(
             raise
         refusal = str(error)
     else:
-        place = rufus_home(home)
-        store = Store(store_root(place), HashCache(place / "hashes.json"))
+        _, store = open_home(home, shared, cached=True)
         chosen = part(graph, store, until=until, start=from_, only=only, force=force)
         warn_of_clocks(chosen)
         status = graph_status(chosen, store)

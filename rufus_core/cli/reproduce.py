@@ -14,14 +14,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from rufus_core.cli.output import chosen, console, print_json
-from rufus_core.cli.parts import Home
+from rufus_core.cli.parts import Home, Shared, open_home
 from rufus_core.cli.progress import duration
 from rufus_core.errors import ConfigError
 from rufus_core.jobs.reproduce import Rebuilt, Reproduction, ancestry, drift
 from rufus_core.jobs.reproduce import reproduce as rebuild
-from rufus_core.lineage.home import rufus_home, store_root
 from rufus_core.lineage.record import Record
-from rufus_core.lineage.store import Store
 
 WORDS = {"identical": "bit-identical", "different": "DIFFERENT", "failed": "FAILED", "taken": "taken as it is"}
 
@@ -29,6 +27,7 @@ WORDS = {"identical": "bit-identical", "different": "DIFFERENT", "failed": "FAIL
 def reproduce(
     checkpoint: Annotated[str, typer.Argument(help="A stage, a digest, or any artifact's name.")],
     home: Home = None,
+    shared: Shared = None,
     only: Annotated[bool, typer.Option("--only", help="Make this one step, from its inputs in the store.")] = False,
     until_differs: Annotated[
         bool, typer.Option("--until-differs", help="Stop at the first artifact that differs.")
@@ -46,7 +45,7 @@ def reproduce(
     from rufus_core.recipe.graph import VERSIONS
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    store = Store(store_root(rufus_home(home)))
+    _, store = open_home(home, shared)
     root = chosen(store, checkpoint).record
     changed = drift([root] if only else ancestry(store, root), collect_provenance(), VERSIONS)
     out = Console(stderr=True, highlight=False) if json_ else console()

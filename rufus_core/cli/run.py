@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rufus_core.cli.parts import Force, From, Home, Only, Overrides, Profile, RecipeFile, Until
+from rufus_core.cli.parts import Force, From, Home, Only, Overrides, Profile, RecipeFile, Shared, Until, open_home
 
 
 def run(
@@ -10,6 +10,7 @@ def run(
     recipe: RecipeFile = "rufus_air",
     set_: Overrides = None,
     home: Home = None,
+    shared: Shared = None,
     until: Until = None,
     from_: From = None,
     only: Only = None,
@@ -22,15 +23,12 @@ def run(
     """
     from rufus_core.cli.orchestration import carry_out
     from rufus_core.cli.output import console, warn_of_clocks
-    from rufus_core.lineage.home import rufus_home, store_root
-    from rufus_core.lineage.store import Store
     from rufus_core.recipe.graph import build_graph
     from rufus_core.recipe.load import load_recipe
     from rufus_core.recipe.until import part
 
     settings = load_recipe(recipe, profile, set_ or [])
-    place, out = rufus_home(home), console()
-    store = Store(store_root(place))
+    (place, store), out = open_home(home, shared), console()
     graph = part(build_graph(settings), store, until=until, start=from_, only=only, force=force)
     warn_of_clocks(graph)
     for step in graph:

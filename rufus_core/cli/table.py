@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from rufus_core.cli.output import console
-from rufus_core.cli.parts import Home
+from rufus_core.cli.parts import Home, Shared, open_home
 
 
 class Format(StrEnum):
@@ -20,17 +20,15 @@ class Format(StrEnum):
 
 def table(
     home: Home = None,
+    shared: Shared = None,
     format_: Annotated[Format, typer.Option("--format", help="How to print it.")] = Format.TERMINAL,
     json_: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
     """Show each checkpoint of the newest run on every benchmark, and its change from the one before."""
     from rufus_core.evaluation import render
     from rufus_core.evaluation.collect import collect_rows
-    from rufus_core.lineage.home import rufus_home, store_root
-    from rufus_core.lineage.store import Store
 
-    place = rufus_home(home)
-    store = Store(store_root(place))
+    place, store = open_home(home, shared)
     rows = collect_rows(store)
     for fault in store.listing().faults:  # or a row would be missing without a word
         typer.echo(f"warning: {fault}", err=True)

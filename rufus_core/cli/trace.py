@@ -12,10 +12,8 @@ from rich.text import Text
 from rich.tree import Tree
 
 from rufus_core.cli.changes import printable
-from rufus_core.cli.parts import Home
-from rufus_core.lineage.home import rufus_home, store_root
+from rufus_core.cli.parts import Home, Shared, open_home
 from rufus_core.lineage.record import CHECKPOINT_KINDS, Decision
-from rufus_core.lineage.store import Store
 from rufus_core.lineage.trace import Node, Trace
 from rufus_core.lineage.trace import trace as trace_artifact
 from rufus_core.types import Json
@@ -30,6 +28,7 @@ def trace(
         str, typer.Argument(help="A stage, a stage and step (coding_rl@12), a digest, or an artifact's name.")
     ],
     home: Home = None,
+    shared: Shared = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a tree.")] = False,
     no_verify: Annotated[bool, typer.Option("--no-verify", help="Don't hash the files.")] = False,
 ) -> None:
@@ -37,7 +36,7 @@ def trace(
 
     Every artifact on the way is hashed. Exits with 1 if one differs from its record.
     """
-    store = Store(store_root(rufus_home(home)))
+    _, store = open_home(home, shared)
     result = trace_artifact(store, store.resolve(checkpoint), verify=not no_verify)
     if as_json:
         typer.echo(result.model_dump_json(indent=2))
@@ -98,6 +97,8 @@ def _facts(node: Node) -> Iterator[str]:
         yield "generator"
     if node.status == "collected":
         yield "(collected)"
+    if node.status == "shared":
+        yield "(only in the shared store)"
     if node.digest:
         yield f"{'sha256' if node.kind == 'data' else 'digest'} {node.digest[:12]}"
     if node.step is not None:

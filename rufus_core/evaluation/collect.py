@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from rufus_core.evaluation.scores import Scores
 from rufus_core.evaluation.table import Checkpoint, StageRow, stage_table
 from rufus_core.lineage.record import CHECKPOINT_KINDS, Record
+from rufus_core.lineage.sharing import fetch
 from rufus_core.lineage.store import Store
 
 SCORES_OF_A_RUN = "scores/"  # what `rufus eval` measures has other names, and its own sizes: it must not replace these
@@ -22,7 +23,7 @@ def collect_rows(store: Store) -> list[StageRow]:
     chain = newest_chain(records)
     digests = {record.digest for record in chain}
     scores = [
-        Scores.load(store.path(record) / file)
+        Scores.load(fetch(store, record) / file)
         for record in records
         if record.kind == "scores" and record.name.startswith(SCORES_OF_A_RUN)
         for file in sorted(record.files)

@@ -10,6 +10,7 @@ from rufus_core.evaluation.statistics import Difference, paired_difference, pass
 from rufus_core.lineage.newest import newest_first
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.resolve import Ref
+from rufus_core.lineage.sharing import fetch
 from rufus_core.lineage.store import Store
 from rufus_core.types import Frozen
 
@@ -74,7 +75,7 @@ def _by_benchmark(store: Store, ref: Ref) -> dict[str, list[Scores]]:
     step = ref.step if ref.subfolder else None
     for record in _records(store, ref.record):
         for file in sorted(record.files):
-            scores = Scores.load(store.path(record) / file)
+            scores = Scores.load(fetch(store, record) / file)
             if record.id == ref.record.id or (scores.digest, scores.step) == (ref.record.digest, step):
                 found.setdefault(scores.benchmark, []).append(scores)
     return found

@@ -8,6 +8,8 @@ from pydantic import Field, ValidationError
 
 from rufus_core.errors import LineageError
 from rufus_core.lineage.record import Record
+from rufus_core.lineage.shared import Shared
+from rufus_core.lineage.store import Store
 from rufus_core.types import Frozen, Json
 
 
@@ -23,7 +25,7 @@ class InputArtifact(Frozen):
 
 
 class JobDocument(Frozen):
-    """One step with its inputs resolved. `placement` and the paths are no part of the step's identity.
+    """One step with its inputs resolved. `placement`, the paths and the URL are no part of the step's identity.
 
     With `force` it is carried out also where its artifact is intact, which is then replaced if other bytes come out.
     """
@@ -39,10 +41,15 @@ class JobDocument(Frozen):
     external: dict[str, str] = Field(default_factory=dict)
     seed: int = 0
     store: Path
+    shared: str | None = None  # URL of the root that the store shares
     placement: dict[str, Json] = Field(default_factory=dict)
     progress: Path
     links: dict[str, str] = Field(default_factory=dict)
     force: bool = False
+
+    def open_store(self) -> Store:
+        """Raises ConfigError where this machine can't read the shared root."""
+        return Store(self.store, shared=Shared.at(self.shared))
 
     def save(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)

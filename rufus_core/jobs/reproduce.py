@@ -20,6 +20,7 @@ from rufus_core.lineage.digest import FileChange, compare_files
 from rufus_core.lineage.external import intact_external
 from rufus_core.lineage.names import artifact_label
 from rufus_core.lineage.record import Provenance, Record
+from rufus_core.lineage.sharing import fetch
 from rufus_core.lineage.store import Store
 from rufus_core.settings import ExecutionSettings
 from rufus_core.types import Frozen
@@ -141,6 +142,8 @@ def _short(value: str | None) -> str:
 
 def _intact(store: Store, record_id: str) -> tuple[Record, Path]:
     record = store.get(record_id)
+    if record is not None:
+        fetch(store, record)
     if record is None or store.changes(record):
         what = f"{record_id} is not in the store as its record says"
         raise LineageError(what, where=str(store.root), hint=f"rufus verify {record_id}")

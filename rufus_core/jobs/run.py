@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import TypeVar
 
 from rufus_core.errors import InfrastructureError, LeaseHeld, LeaseLost, LineageError, Preempted, RufusError
 from rufus_core.jobs.document import JobDocument
@@ -23,9 +24,13 @@ from rufus_core.lineage.files import machine_hint
 from rufus_core.lineage.lease import Lease
 from rufus_core.lineage.provenance import Code, collect_code
 from rufus_core.lineage.record import Draft, Input, Record, Timings
+from rufus_core.lineage.shared_lease import SharedLease
+from rufus_core.lineage.sharing import other_bytes, share
 from rufus_core.lineage.store import Store
 from rufus_core.settings import ExecutionSettings
 from rufus_core.training.reporter import Reporter
+
+Held = TypeVar("Held")
 
 WAIT_SECONDS = 0.5  # between two looks at a lease that another job holds
 KINDS = ("base", "problems", "screen", "reward_model", "training", "checkpoint", "scores")
@@ -95,31 +100,30 @@ def run_job(document: JobDocument, leave: Callable[[RufusError], None] | None = 
     """
     make = handler(document.kind)
     execution = ExecutionSettings.model_validate(document.placement)
-    store = Store(document.store)
+    store = document.open_store()
     pass_by(CrashPoint.BEFORE_LEASE)
-    lease = _lease(store, document)
+    lease = _waited(lambda: store.lease(document.name, document.fingerprint), document)
 
     def stop(error: LeaseLost) -> None:
         abandon(store, lease)
         (leave or _leave)(error)
 
-    try:
-        with lease.renewed(stop):
-            pass_by(CrashPoint.AFTER_LEASE)
-            # Made meanwhile, or before a crash.
-            record = None if document.force else store.find(document.name, document.fingerprint)
-            if record is None:
-                _require_inputs(document)
-                attempt = claim(store, lease)
-                tidy(store, lease)
-                record = _make(document, execution, make, store, lease, attempt)
-            else:
-                tidy(store, lease)
-            pass_by(CrashPoint.BEFORE_RELEASE)
-            return record
-    finally:
-        with suppress(LineageError):  # on a full disk; without its process the lease is free
-            lease.release()
+    with _held(lease, stop), _shared_lease(store, document, stop) as shared:
+        pass_by(CrashPoint.AFTER_LEASE)
+        # Made meanwhile, or before a crash.
+        record = None if document.force else store.find(document.name, document.fingerprint)
+        if record is None:
+            _require_inputs(document)
+            attempt = claim(store, lease)
+            tidy(store, lease)
+            record = _make(document, execution, make, store, lease, attempt)
+        else:
+            tidy(store, lease)
+        told = share(store, record, shared)
+        if told.digest != record.digest:
+            print(f"warning: {other_bytes(record, told)}", flush=True)
+        pass_by(CrashPoint.BEFORE_RELEASE)
+        return told
 
 
 def _make(
@@ -160,12 +164,37 @@ def _make(
         raise
 
 
-def _lease(store: Store, document: JobDocument) -> Lease:
-    """Waits while a living job has it: one of another home of this store, or of another host."""
+@contextmanager
+def _held(lease: Lease | SharedLease, stop: Callable[[LeaseLost], None]) -> Iterator[None]:
+    """Within, beats are counted; then the lease is released."""
+    try:
+        with lease.renewed(stop):
+            yield
+    finally:
+        with suppress(LineageError, InfrastructureError):  # on a full disk; without its process the lease is free
+            lease.release()
+
+
+@contextmanager
+def _shared_lease(
+    store: Store, document: JobDocument, stop: Callable[[LeaseLost], None]
+) -> Iterator[SharedLease | None]:
+    """The lease at the shared root, held; None without one."""
+    if store.shared is None:
+        yield None
+        return
+    shared = store.shared
+    lease = _waited(lambda: shared.lease(document.name, document.fingerprint), document)
+    with _held(lease, stop):
+        yield lease
+
+
+def _waited(take: Callable[[], Held], document: JobDocument) -> Held:
+    """A lease; waits while a living job has it: one of another home of this store, or of another host."""
     told = ""
     while True:
         try:
-            return store.lease(document.name, document.fingerprint)
+            return take()
         except LeaseHeld as held:
             if held.what != told:
                 told = held.what

@@ -15,6 +15,7 @@ from rufus_core.lineage.digest import digest_files, digest_tree, hash_file
 from rufus_core.lineage.files import told_plainly
 from rufus_core.lineage.record import Draft, Provenance, Record
 from rufus_core.lineage.resolve import checkpoint_name
+from rufus_core.lineage.sharing import share
 from rufus_core.lineage.store import Store
 from rufus_core.types import Json
 
@@ -61,7 +62,7 @@ def adopt(
         draft = Draft(
             kind="checkpoint", version=_VERSION, stage=stage, config=config, inputs=inputs, provenance=provenance
         )
-        return store.publish(attempt, draft)
+        return share(store, store.publish(attempt, draft))
     finally:
         attempt.discard()
 

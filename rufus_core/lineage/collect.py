@@ -72,7 +72,10 @@ def collectable(
 
 
 def collect(store: Store, items: Sequence[Item]) -> int:
-    """Remove the bytes and keep the records. Bytes that were freed; what changed or came to life meanwhile stays."""
+    """Remove the bytes and keep the records, and all that the shared root has.
+
+    Returns how many bytes were freed; what changed or came to life meanwhile stays.
+    """
     freed = 0
     for item in items:
         with told_plainly("collect", item.folder):
@@ -188,6 +191,8 @@ class _Losses:
         self._reasons: dict[str, str] = {}
 
     def of(self, record: Record) -> str:
+        if self._store.shared and self._store.shared.holds(record):
+            return "fetched from the shared store when needed"
         for id_ in sorted(_with_ancestors(self._records, {record.id})):
             if reason := self._reason(self._records[id_]):
                 of = "" if id_ == record.id else f"{id_}: "

@@ -1,4 +1,4 @@
-"""The note beside a record whose bytes were collected: what is gone on purpose, and when."""
+"""The note beside a record without some of its bytes: what isn't here on purpose, and since when."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from rufus_core.types import Frozen
 class Collected(Frozen):
     files: tuple[str, ...]  # paths inside the artifact
     when: datetime
+    elsewhere: bool = False  # never here: the record came from a shared root, which has the bytes
 
 
 def dump_collected(collected: Collected) -> str:
@@ -42,10 +43,9 @@ def read_collected(folder: Path) -> Collected | None:
     raise LineageError("this note of what was collected was altered", where=str(file), hint=_AGAIN)
 
 
-def unexplained(folder: Path, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
-    """Those changes of an artifact that collecting doesn't explain. Raises LineageError for an unreadable note."""
-    collected = read_collected(folder)
-    gone = set(collected.files) if collected else set()
+def unexplained(note: Collected | None, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
+    """Those changes of an artifact that its note doesn't explain."""
+    gone = set(note.files) if note else set()
     return tuple(change for change in changes if change.change != "missing" or change.path not in gone)
 
 

@@ -23,7 +23,13 @@ class CrashPoint(StrEnum):
     BEFORE_RECORD = "before-record"
     AFTER_RECORD = "after-record"
     AFTER_RENAME = "after-rename"
+    BEFORE_SHARE = "before-share"  # this and the next two only where a shared root is set
+    AFTER_SHARED_FILES = "after-shared-files"
+    AFTER_SHARED_RECORD = "after-shared-record"
     BEFORE_RELEASE = "before-release"
+
+
+SHARING = (CrashPoint.BEFORE_SHARE, CrashPoint.AFTER_SHARED_FILES, CrashPoint.AFTER_SHARED_RECORD)
 
 
 def pass_by(point: CrashPoint) -> None:

@@ -9,6 +9,7 @@ from rufus_core.errors import LineageError
 from rufus_core.lineage.record import DATA_KINDS, Input, Record
 from rufus_core.lineage.resolve import Ref
 from rufus_core.lineage.rows import RowChanges, row_changes
+from rufus_core.lineage.sharing import fetch
 from rufus_core.lineage.store import Store
 from rufus_core.types import Frozen, Json
 
@@ -118,7 +119,7 @@ class _Walk:
             return None
 
     def _files(self, record: Record) -> dict[str, Path]:
-        folder = self._store.path(record)
+        folder = fetch(self._store, record)
         return {name: folder / name for name in record.files if name.endswith(".jsonl")}
 
     def _get(self, source: Input) -> Record | None:

@@ -14,6 +14,7 @@ from rufus_core.lineage.files import told_plainly
 from rufus_core.lineage.home import store_root
 from rufus_core.lineage.provenance import diff_file, lock_text
 from rufus_core.lineage.record import Provenance, Record
+from rufus_core.lineage.sharing import fetch
 from rufus_core.lineage.store import Store
 from rufus_core.lineage.trace import generator_sources
 from rufus_core.ports import Difference
@@ -35,6 +36,8 @@ def export(store: Store, chain: Sequence[Record], to: Path, weights: bool = Fals
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise LineageError("this is no empty folder", where=str(to), hint="name a new one with --to")
+    if weights:
+        fetch(store, chain[-1])
     if weights and store.changes(chain[-1]):
         raise LineageError("its files differ from its record", where=chain[-1].id, hint=f"rufus verify {chain[-1].id}")
     with told_plainly("write this bundle", to):

@@ -40,10 +40,15 @@ def told_plainly(doing: str, path: Path) -> Iterator[None]:
 
 def write_whole(path: Path, text: str) -> None:
     """Write a file by rename: a reader, and a crash, sees all of it or none."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """The same with bytes."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
-        with partial.open("w", encoding="utf-8") as stream:
-            stream.write(text)
+        with partial.open("wb") as stream:
+            stream.write(data)
             stream.flush()
             os.fsync(stream.fileno())
         partial.replace(path)

@@ -6,7 +6,12 @@ import os
 from pathlib import Path
 
 from rufus_core.errors import ConfigError
+from rufus_core.lineage.cache import HashCache
 from rufus_core.lineage.files import told_plainly
+from rufus_core.lineage.shared import Shared
+from rufus_core.lineage.store import Store
+
+SHARED_ROOT = "RUFUS_STORE"  # the environment variable with its URL
 
 
 def rufus_home(override: Path | None = None) -> Path:
@@ -27,6 +32,11 @@ def rufus_home(override: Path | None = None) -> Path:
     if file is not None:
         raise ConfigError("a file is where runs should live", where=str(file), hint="name a folder with --home")
     return home
+
+
+def open_store(home: Path, cache: HashCache | None = None) -> Store:
+    """The store of a home, with the shared root that RUFUS_STORE names. Raises ConfigError for a wrong URL."""
+    return Store(store_root(home), cache, Shared.at(os.environ.get(SHARED_ROOT)))
 
 
 def store_root(home: Path) -> Path:

@@ -9,18 +9,19 @@ from __future__ import annotations
 import json
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from rufus_core.errors import LeaseHeld, LeaseLost, LineageError
+from rufus_core.errors import LeaseHeld, LeaseLost, LineageError, RufusError
 from rufus_core.lineage.files import locked, told_plainly, write_whole
 from rufus_core.lineage.names import artifact_label, record_id
 from rufus_core.lineage.process import ProcessId
 
 EXPIRES_SECONDS = 60.0
-_LOOKS = 20  # at the beat of another host's holder, in the time until its lease expires
+LOOKS = 20  # at the beat of another host's holder, in the time until its lease expires
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +34,52 @@ class Holding:
     expires_seconds: float = EXPIRES_SECONDS
 
 
-class Lease:
-    """The lease of one artifact, held by this process from `acquire` to `release`."""
+class Beating(ABC):
+    """What leases of every kind have: a holder that counts beats."""
 
-    def __init__(self, root: Path, name: str, fingerprint: str, holding: Holding) -> None:
+    def __init__(self, name: str, fingerprint: str, holding: Holding) -> None:
         self.name, self.fingerprint, self.token = name, fingerprint, holding.token
         self.expires_seconds = holding.expires_seconds
+
+    @abstractmethod
+    def renew(self) -> None: ...
+
+    @contextmanager
+    def renewed(self, lost: Callable[[LeaseLost], None]) -> Iterator[None]:
+        """Within, a thread counts a beat every third of the expiry, and calls `lost` once if the lease was lost."""
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(self.expires_seconds / 3):
+                try:
+                    self.renew()
+                except LeaseLost as error:
+                    lost(error)
+                    return
+                except RufusError as error:  # a full disk, say: publishing asks for the lease again
+                    print(f"warning: {error}", flush=True)
+
+        thread = threading.Thread(target=beat, name="lease", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join()
+
+    def lost(self, to: ProcessId | None) -> LeaseLost:
+        return LeaseLost(
+            f"this job lost its lease to {to or 'a later job'}: it stops and publishes nothing",
+            where=record_id(self.name, self.fingerprint),
+            hint="the later job makes the artifact; run the same command again to wait for it",
+        )
+
+
+class Lease(Beating):
+    """The lease of one artifact in a local store, held by this process from `acquire` to `release`."""
+
+    def __init__(self, root: Path, name: str, fingerprint: str, holding: Holding) -> None:
+        super().__init__(name, fingerprint, holding)
         self._owner = holding.owner
         self._id = record_id(name, fingerprint)
         self._file, self._lock = lease_file(root, name, fingerprint), lock_file(root, name, fingerprint)
@@ -53,11 +94,7 @@ class Lease:
         """What the file says. Raises LeaseLost if another job took the lease. Whoever acts on it holds the lock."""
         holding = read_holding(self._file)
         if (holding.token, holding.owner) != (self.token, self._owner):
-            raise LeaseLost(
-                f"this job lost its lease to {holding.owner or 'a later job'}: it stops and publishes nothing",
-                where=self._id,
-                hint="the later job makes the artifact; run the same command again to wait for it",
-            )
+            raise self.lost(holding.owner)
         return holding
 
     def release(self) -> None:
@@ -66,29 +103,6 @@ class Lease:
             holding = read_holding(self._file)
             if (holding.token, holding.owner) == (self.token, self._owner):
                 _write(self._file, replace(holding, owner=None))
-
-    @contextmanager
-    def renewed(self, lost: Callable[[LeaseLost], None]) -> Iterator[None]:
-        """Within, a thread counts a beat every third of the expiry, and calls `lost` once if the lease was lost."""
-        done = threading.Event()
-
-        def beat() -> None:
-            while not done.wait(self.expires_seconds / 3):
-                try:
-                    self.renew()
-                except LeaseLost as error:
-                    lost(error)
-                    return
-                except LineageError as error:  # a full disk, say: publishing asks for the lease again
-                    print(f"warning: {error}", flush=True)
-
-        thread = threading.Thread(target=beat, name="lease", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join()
 
 
 def acquire(root: Path, name: str, fingerprint: str, expires_seconds: float | None = None) -> Lease:
@@ -120,20 +134,27 @@ def acquire(root: Path, name: str, fingerprint: str, expires_seconds: float | No
             )
         if seen is None:
             seen, began = holding, time.monotonic()
-        time.sleep(holding.expires_seconds / _LOOKS)
+        time.sleep(holding.expires_seconds / LOOKS)
 
 
 def read_holding(file: Path) -> Holding:
     """Raises LineageError where the file is there and says nothing sensible."""
     try:
-        told = json.loads(file.read_bytes())
-        owner = told["owner"] and ProcessId(**told["owner"])
-        return Holding(int(told["token"]), owner, int(told["beat"]), float(told["expires_seconds"]))
+        raw = file.read_bytes()
     except FileNotFoundError:
         return Holding()
+    return parse_holding(raw, str(file))
+
+
+def parse_holding(raw: bytes, where: str) -> Holding:
+    """Raises LineageError where it says nothing sensible."""
+    try:
+        told = json.loads(raw)
+        owner = told["owner"] and ProcessId(**told["owner"])
+        return Holding(int(told["token"]), owner, int(told["beat"]), float(told["expires_seconds"]))
     except (ValueError, TypeError, KeyError) as error:
         raise LineageError(
-            "this lease can't be read", where=str(file), hint="when no run uses the store, delete that file"
+            "this lease can't be read", where=where, hint="when no run uses the store, delete that file"
         ) from error
 
 

@@ -147,32 +147,39 @@ def read_record(file: Path) -> Record:
         LineageError: it can't be read, is no record, has another schema version, or was altered after it was written.
     """
     try:
-        content = json.loads(file.read_bytes(), parse_constant=_refuse)
+        raw = file.read_bytes()
     except OSError as error:
         raise LineageError(f"can't read this record: {error.strerror}", where=str(file)) from error
+    return parse_record(raw, str(file))
+
+
+def parse_record(raw: bytes, where: str) -> Record:
+    """The record in these bytes. Raises LineageError as `read_record` does; `where` says whence they are."""
+    try:
+        content = json.loads(raw, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
-        raise LineageError("this record is not JSON", where=str(file), hint=_AGAIN) from error
+        raise LineageError("this record is not JSON", where=where, hint=_AGAIN) from error
     if not isinstance(content, dict) or "schema_version" not in content:
-        raise LineageError("this is not a record of Rufus-Air", where=str(file), hint=_AGAIN)
+        raise LineageError("this is not a record of Rufus-Air", where=where, hint=_AGAIN)
     version = content["schema_version"]
     if version not in READABLE:
         raise LineageError(
             f"this record has schema version {version!r}, and this release reads versions 1 to {SCHEMA_VERSION}",
-            where=str(file),
+            where=where,
             hint=f"use the release that wrote it, or {_AGAIN}",
         )
     if content.pop("seal", None) != seal_of(content):
-        raise LineageError("this record was altered after it was written", where=str(file), hint=_AGAIN)
-    return _validated(content, file)
+        raise LineageError("this record was altered after it was written", where=where, hint=_AGAIN)
+    return _validated(content, where)
 
 
-def _validated(content: dict[str, Any], file: Path) -> Record:
+def _validated(content: dict[str, Any], where: str) -> Record:
     try:
         return Record.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(str(part) for part in first["loc"])
-        raise LineageError(f"this record's {field} is wrong: {first['msg']}", where=str(file), hint=_AGAIN) from error
+        raise LineageError(f"this record's {field} is wrong: {first['msg']}", where=where, hint=_AGAIN) from error
 
 
 def _refuse(constant: str) -> None:

@@ -14,22 +14,26 @@ A name's slashes are dots in a folder's name; a fingerprint is cut to 16 digits.
 from __future__ import annotations
 
 import errno
+import shutil
 import uuid
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
 from rufus_core.errors import LineageError
+from rufus_core.lineage import sharing
 from rufus_core.lineage.attempt import Attempt, attempts_in, new_attempt
 from rufus_core.lineage.cache import HashCache
+from rufus_core.lineage.collected import Collected, dump_collected, read_collected
 from rufus_core.lineage.crash_points import CrashPoint, pass_by
-from rufus_core.lineage.digest import RECORD_FILE, FileChange, compare_files, digest_tree, hash_file
-from rufus_core.lineage.files import entries, locked, sync, sync_tree, told_plainly, write_whole
+from rufus_core.lineage.digest import COLLECTED_FILE, RECORD_FILE, FileChange, compare_files, digest_tree, hash_file
+from rufus_core.lineage.files import entries, locked, sync, sync_tree, told_plainly, write_bytes, write_whole
 from rufus_core.lineage.lease import Lease, acquire, lock_file
 from rufus_core.lineage.names import SHORT, check_fingerprint, name_of_slug, record_id, slug, split_record_id
 from rufus_core.lineage.newest import mark_published
 from rufus_core.lineage.record import Draft, Record, dump_record, read_record
 from rufus_core.lineage.resolve import Ref, resolve
+from rufus_core.lineage.shared import Shared
 
 _TAKEN = (errno.EEXIST, errno.ENOTEMPTY)
 
@@ -48,10 +52,11 @@ class Store:
     Args:
         root: the store's folder; made at the first attempt.
         cache: lets `find` skip the hashing of files that look unchanged.
+        shared: a root that other homes and hosts use too; see `sharing` for what goes to it and comes from it.
     """
 
-    def __init__(self, root: Path, cache: HashCache | None = None) -> None:
-        self.root = root
+    def __init__(self, root: Path, cache: HashCache | None = None, shared: Shared | None = None) -> None:
+        self.root, self.shared = root, shared
         self._cache = cache
 
     # Reading
@@ -59,12 +64,18 @@ class Store:
     def find(self, name: str, fingerprint: str, check: bool = True) -> Record | None:
         """The intact artifact of this name and fingerprint; None if it must be made (again).
 
+        One that is intact only at the shared root counts; `sharing.fetch` brings its bytes.
+
         Args:
             check: compare the files with the record. Without it, a record is enough.
 
         Raises:
             LineageError: its record can't be read, or is another artifact's.
+            InfrastructureError: the shared root fails.
         """
+        return self._find_here(name, fingerprint, check) or sharing.find_shared(self, name, fingerprint)
+
+    def _find_here(self, name: str, fingerprint: str, check: bool) -> Record | None:
         folder = self._folder(name, fingerprint)
         if not (folder / RECORD_FILE).exists():
             return None
@@ -196,6 +207,45 @@ class Store:
         attempt.discard()
         return record
 
+    def take(self, attempt: Attempt, record: Record, raw: bytes) -> None:
+        """Make an attempt's files, which are what a record from elsewhere says, its artifact.
+
+        What was there and differs moves to `replaced`. Raises LineageError where the disk refuses.
+        """
+        target = self._folder(record.name, record.fingerprint)
+        with told_plainly(f"store {record.id}", attempt.folder):
+            (attempt.folder / RECORD_FILE).write_bytes(raw)
+            sync_tree(attempt.folder)
+            self._mark(record)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with locked(lock_file(self.root, record.name, record.fingerprint)):
+                self._put(attempt, record, target, force=True)
+            sync(target.parent)
+        attempt.discard()
+
+    def note(self, record: Record, raw: bytes) -> None:
+        """Keep a record from elsewhere without its bytes, if nothing is in its place."""
+        if not self.has(record.name, record.fingerprint):
+            attempt = self.attempt(record.name, record.fingerprint)
+            here = Collected(files=tuple(sorted(record.files)), when=record.published, elsewhere=True)
+            (attempt.folder / COLLECTED_FILE).write_text(dump_collected(here), encoding="utf-8")
+            self.take(attempt, record, raw)
+
+    def rewrite(self, record: Record, raw: bytes) -> None:
+        """Let an artifact have the record of the same files that came first elsewhere."""
+        folder = self.path(record)
+        lock = lock_file(self.root, record.name, record.fingerprint)
+        with told_plainly(f"store {record.id}", folder), locked(lock):
+            self._mark(record)
+            write_bytes(folder / RECORD_FILE, raw)
+
+    def set_aside(self, record: Record) -> None:
+        """Move an artifact to `replaced`."""
+        folder = self.path(record)
+        lock = lock_file(self.root, record.name, record.fingerprint)
+        with told_plainly(f"set {record.id} aside", folder), locked(lock):
+            self._set_aside(folder, folder)
+
     def _put(self, attempt: Attempt, record: Record, target: Path, force: bool) -> Record:
         """Move an attempt's files into place, unless an intact artifact stays there. The lock is held."""
         while not _moved(attempt.folder, target):
@@ -204,7 +254,10 @@ class Store:
                 if kept.digest != record.digest:
                     self._set_aside(attempt.folder, target)
                 return kept
-            self._set_aside(target, target)
+            if _is_note(target):
+                shutil.rmtree(target)
+            else:
+                self._set_aside(target, target)
         return record
 
     def _intact(self, folder: Path) -> Record | None:
@@ -238,6 +291,14 @@ class Store:
                 hint="move that folder out of the store",
             )
         return record
+
+
+def _is_note(folder: Path) -> bool:
+    """Whether a folder holds a record from elsewhere and nothing else."""
+    if {entry.name for entry in entries(folder)} != {RECORD_FILE, COLLECTED_FILE}:
+        return False
+    note = read_collected(folder)
+    return note is not None and note.elsewhere
 
 
 def _moved(folder: Path, target: Path) -> bool:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from rufus_core.errors import LineageError
 from rufus_core.lineage.canonical import canonical_json
-from rufus_core.lineage.collected import unexplained
+from rufus_core.lineage.collected import read_collected, unexplained
 from rufus_core.lineage.digest import FileChange, named
 from rufus_core.lineage.external import external_state
 from rufus_core.lineage.record import Decision, ExternalFile, Input, Record
@@ -17,7 +17,7 @@ from rufus_core.lineage.resolve import Ref
 from rufus_core.lineage.store import Store
 from rufus_core.types import Frozen, Json
 
-Status = Literal["intact", "collected", "changed", "missing", "unreadable", "unchecked"]
+Status = Literal["intact", "collected", "shared", "changed", "missing", "unreadable", "unchecked"]
 UNCHECKED: Status = "unchecked"
 
 
@@ -214,11 +214,13 @@ def _record_node(store: Store, record: Record, verify: bool) -> Node:
 def _state(store: Store, record: Record) -> tuple[Status, str, tuple[FileChange, ...]]:
     try:
         missing = store.changes(record)
-        changes = unexplained(store.path(record), missing)
+        note = read_collected(store.path(record))
+        changes = unexplained(note, missing)
     except LineageError as error:
         return "unreadable", f"{record.id}: {error}", ()
     if not changes:
-        return "collected" if missing else "intact", "", ()
+        without: Status = "shared" if note and note.elsewhere else "collected"
+        return without if missing else "intact", "", ()
     return "changed", f"{record.id}: differs from its record: {named(changes)}", changes
 
 

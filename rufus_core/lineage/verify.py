@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from rufus_core.errors import LineageError
-from rufus_core.lineage.collected import unexplained
+from rufus_core.lineage.collected import read_collected, unexplained
 from rufus_core.lineage.digest import COLLECTED_FILE, RECORD_FILE, digest_files, hash_file, named
 from rufus_core.lineage.external import external_state
 from rufus_core.lineage.files import entries, told_plainly
@@ -28,18 +29,21 @@ class StoreCheck:
     num_collected: int
     num_bytes: int
     differences: tuple[Difference, ...]
+    only_shared: tuple[str, ...] = ()  # ids of artifacts whose bytes aren't here, but at the shared root
 
 
 def verify_store(
     store: Store,
     records: Sequence[Record] | None = None,
     progress: Callable[[int, int], None] = lambda *_: None,
+    shared: bool = False,
 ) -> StoreCheck:
     """Compare artifacts with their records; nothing is trusted, every byte is hashed.
 
     Args:
         records: those to compare; by default the whole store, where a folder without a record is a difference too.
         progress: called with the bytes of the artifacts that are done and of all, at the start and after each.
+        shared: read every byte at the shared root too, of artifacts that are published there.
     """
     differences: list[Difference] = []
     if records is None:
@@ -48,34 +52,39 @@ def verify_store(
         differences += [_unreadable(fault) for fault in listing.faults]
         differences += _without_record(store)
     num_collected = done = 0
+    only_shared: dict[str, int] = {}  # bytes by id
     total = sum(map(_num_bytes, records))
     progress(done, total)
     told: set[ExternalFile] = set()
     for record in records:
-        collected, found = _artifact(store, record)
-        num_collected += collected
-        differences += [*found, *_inputs(store, record), *_diff(store, record)]
+        without, found = _artifact(store, record)
+        num_collected += without == "collected"
+        if without == "shared":
+            only_shared[record.id] = _num_bytes(record)
+        differences += [*found, *_shared(store, record, shared), *_inputs(store, record), *_diff(store, record)]
         for file in record.external.values():
             if file not in told:
                 told.add(file)
                 differences += _data_file(file)
         done += _num_bytes(record)
         progress(done, total)
-    return StoreCheck(len(records), num_collected, total, tuple(differences))
+    here = total - sum(only_shared.values())
+    return StoreCheck(len(records), num_collected, here, tuple(differences), tuple(only_shared))
 
 
 def _num_bytes(record: Record) -> int:
     return sum(entry.size for entry in record.files.values())
 
 
-def _artifact(store: Store, record: Record) -> tuple[bool, list[Difference]]:
-    """Whether some of it was collected; what differs."""
+def _artifact(store: Store, record: Record) -> tuple[Literal["", "collected", "shared"], list[Difference]]:
+    """Where those of its bytes are that aren't here on purpose; what differs."""
     folder = store.path(record)
     try:
         changes = store.changes(record)
-        open_changes = unexplained(folder, changes)
+        note = read_collected(folder)
+        open_changes = unexplained(note, changes)
     except LineageError as error:
-        return False, [_unreadable(error)]
+        return "", [_unreadable(error)]
     found = []
     if open_changes:
         found.append(Difference(record.id, f"differs from its record: {named(open_changes)}", AGAIN))
@@ -85,7 +94,27 @@ def _artifact(store: Store, record: Record) -> tuple[bool, list[Difference]]:
         with told_plainly("read this artifact", folder):
             if (folder / name).exists() and not is_as_written(folder / name):
                 found.append(Difference(record.id, f"{name} has other bytes than were written", AGAIN))
-    return len(changes) > len(open_changes), found
+    if len(changes) == len(open_changes):
+        return "", found
+    return "shared" if note and note.elsewhere else "collected", found
+
+
+def _shared(store: Store, record: Record, read: bool) -> Iterator[Difference]:
+    if not read or store.shared is None:
+        return
+    try:
+        published = store.shared.get(record.name, record.fingerprint)
+    except LineageError as error:
+        yield Difference(error.where or record.id, error.what, error.hint or AGAIN)
+        return
+    if published is None:
+        yield Difference(record.id, "is not in the shared store", AGAIN)
+    elif published.record.digest != record.digest:
+        what = f"has digest {record.digest[:12]} here and {published.record.digest[:12]} in the shared store"
+        yield Difference(record.id, what, AGAIN)
+    elif changes := store.shared.changes(record):
+        what = f"differs in the shared store: {named(changes)}"
+        yield Difference(record.id, what, store.shared.mending(record, changes))
 
 
 def _inputs(store: Store, record: Record) -> Iterator[Difference]:

@@ -39,6 +39,7 @@ def document_of(
         external=step.external,
         seed=step.seed,
         store=store.root,
+        shared=store.shared.url if store.shared else None,
         placement=execution.for_kind(step.kind).model_dump(mode="json"),
         progress=progress,
         links=dict(links or {}),

@@ -48,7 +48,7 @@ def _known(graph: Sequence[Step], store: Store) -> dict[str, Record]:
 def _is_thinned(store: Store, record: Record) -> bool:
     """Whether nothing but collected steps is missing."""
     note = read_collected(store.path(record)) if record.kind == "training" else None
-    if note is None or any(step_of(path) is None for path in note.files):
+    if note is None or note.elsewhere or any(step_of(path) is None for path in note.files):
         return False
     changes = store.changes(record, trust_cache=True)
     return bool(changes) and all(each.change == "missing" and each.path in note.files for each in changes)

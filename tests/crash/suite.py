@@ -26,12 +26,12 @@ from pathlib import Path
 
 import psutil
 
-from rufus_core.lineage.crash_points import CrashPoint
+from rufus_core.lineage.crash_points import SHARING, CrashPoint
 from tests.crash.home import POLL_SECONDS, CrashHome
 from tests.jobs.miniature import RL_STAGES, small_overrides
 
 LIVING = ("worker", "job", "prefect server", "tasks.forkserver")
-TARGETS = (*LIVING, *(f"at {point}" for point in CrashPoint))
+TARGETS = (*LIVING, *(f"at {point}" for point in CrashPoint if point not in SHARING))
 LONGEST_WAIT = 2.5  # seconds from the first sight of a job to the kill
 RUN_SECONDS = 150.0
 MOST_RUNS = 6  # undisturbed ones, until a home is through

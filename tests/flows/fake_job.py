@@ -17,14 +17,14 @@ from pathlib import Path
 from rufus_core.errors import DataError
 from rufus_core.jobs.document import JobDocument
 from rufus_core.lineage.record import Draft, Input
-from rufus_core.lineage.store import Store
+from rufus_core.lineage.sharing import share
 from rufus_core.training.reporter import Reporter
 
 
 def main(path: Path) -> int:
     document = JobDocument.load(path)
     config = document.config
-    store = Store(document.store)
+    store = document.open_store()
     with (document.store.parent / "started.txt").open("a") as started:
         started.write(document.name + "\n")
     if "die" in config and (lines := Path(config["die"]).read_text().splitlines()):
@@ -56,7 +56,7 @@ def main(path: Path) -> int:
         metrics={"x": 1.0},
         links=document.links,
     )
-    store.publish(attempt, draft, force=document.force)
+    share(store, store.publish(attempt, draft, force=document.force))
     return 0
 
 

@@ -7,6 +7,9 @@ import pytest
 import torch
 
 from tests.jobs.miniature import Runner, short_chain, small_recipe
+from tests.shared_roots import place, s3, s3_server
+
+__all__ = ["place", "s3", "s3_server"]
 
 
 @pytest.fixture(autouse=True, scope="session")

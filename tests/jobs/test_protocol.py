@@ -13,7 +13,6 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -24,9 +23,10 @@ from rufus_core.jobs.document import InputArtifact, JobDocument
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.run import main, running_code
 from rufus_core.lineage import Record, Store, fingerprint, lease
-from rufus_core.lineage.crash_points import CRASH_AT, CrashPoint
+from rufus_core.lineage.crash_points import CRASH_AT, SHARING, CrashPoint
 from rufus_core.lineage.files import entries
 from rufus_core.lineage.lease import lease_file, read_holding
+from tests.shared_roots import on_host
 
 NAME = "stages/sft/train"
 STEPS = 4
@@ -85,7 +85,7 @@ class Jobs:
             if crash_at is not None:
                 os.environ[CRASH_AT] = crash_at
             if host:
-                platform.uname = lambda: SimpleNamespace(node=host)  # type: ignore[assignment,return-value]
+                on_host(host)
             run.handler = lambda kind: lambda job: self._count(job, hook)  # type: ignore[assignment]
             code = 1
             try:
@@ -177,7 +177,7 @@ def until(condition: Callable[[], bool]) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("point", CrashPoint)
+@pytest.mark.parametrize("point", [point for point in CrashPoint if point not in SHARING])
 def test_killed_at_any_point_and_run_again_there_is_one_artifact_and_no_more(jobs: Jobs, point: CrashPoint) -> None:
     assert jobs.run(crash_at=point) == -signal.SIGKILL
     assert len(jobs.store.records()) == (point in (CrashPoint.AFTER_RENAME, CrashPoint.BEFORE_RELEASE))

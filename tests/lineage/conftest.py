@@ -4,6 +4,9 @@ import pytest
 
 from rufus_core.lineage import Store
 from tests.lineage.miniature import make_recipe
+from tests.shared_roots import place, s3, s3_server
+
+__all__ = ["place", "s3", "s3_server"]
 
 
 @pytest.fixture

@@ -121,7 +121,7 @@ def test_uncommitted_changes_that_a_record_names_are_compared(store):
 
 
 def test_an_empty_home_has_nothing_to_compare(tmp_path):
-    assert dataclasses.astuple(verify_store(Store(tmp_path / "none"))) == (0, 0, 0, ())
+    assert dataclasses.astuple(verify_store(Store(tmp_path / "none"))) == (0, 0, 0, (), ())
     assert not Path(tmp_path / "none").exists()
 
 
