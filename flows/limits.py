@@ -1,28 +1,32 @@
 """GPUs that jobs of several runs share: slots of a global concurrency limit in Prefect, one limit for each profile.
 
-A job holds its slots by a lease that its run renews. When the run dies, Prefect takes them back after the lease.
+A process beside the run holds a job's slots (`flows/slot_keeper.py`), as long as the run or its job lives.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from uuid import UUID
+from pathlib import Path
+from typing import IO
 
-import httpx
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import get_client
 from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
-from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound, PrefectException
+from prefect.exceptions import ObjectAlreadyExists, ObjectNotFound
+from prefect.settings import get_current_settings
 
-from rufus_core.errors import ConfigError
+from flows.slot_keeper import HELD
+from rufus_core.errors import ConfigError, InfrastructureError
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import Recipe
 from tasks.launcher import JobCancelled
 
-LEASE_SECONDS = 60.0  # the shortest that Prefect gives
-RENEW_SECONDS = 20.0
-POLL_SECONDS = 2.0
+RENEW_SECONDS = 20.0  # a lease has 60
+POLL_SECONDS = 0.1
 ON_CPU = ("base", "problems")
 
 
@@ -39,66 +43,88 @@ def num_gpus(recipe: Recipe, step: Step) -> int:
 
 
 @contextmanager
-def gpus_held(recipe: Recipe, step: Step, cancelled: threading.Event, warn: Callable[[str], None]) -> Iterator[None]:
+def gpus_held(
+    recipe: Recipe,
+    step: Step,
+    folder: Path,
+    cancelled: threading.Event,
+    warn: Callable[[str], None],
+    renew_seconds: float = RENEW_SECONDS,
+) -> Iterator[None]:
     """Within, the step has its GPUs for itself; a step without GPUs asks nobody.
+
+    `folder` is its job's. A job that a dead run left there has kept its GPUs, and the step goes on with them.
 
     Raises:
         ConfigError: it needs more than there are.
+        InfrastructureError: the process that is to hold them ended.
         JobCancelled: `cancelled` was set while it waited.
     """
     wanted = num_gpus(recipe, step)
     if not wanted:
         yield
         return
-    ended = threading.Event()
-    with get_client(sync_client=True) as client:
-        lease = _acquire(client, limit_name(recipe.profile), wanted, cancelled)
-        renewing = threading.Thread(target=_renew, args=(client, lease, step.name, ended, warn), daemon=True)
-        renewing.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            renewing.join()
-            with suppress(httpx.HTTPError, PrefectException):  # else they are free when the lease ends
-                client.release_concurrency_slots_with_lease(lease)
+    limit = limit_name(recipe.profile)
+    _require(limit, wanted)
+    arguments = [step.name, limit, str(wanted), str(folder.absolute()), str(renew_seconds)]
+    keeper = subprocess.Popen(  # noqa: S603
+        [sys.executable, "-m", "flows.slot_keeper", *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,  # it outlives the run, and a Ctrl-C isn't meant for it
+        env={**os.environ, **get_current_settings().to_environment_variables(exclude_unset=True)},
+    )
+    assert keeper.stdin is not None
+    assert keeper.stdout is not None
+    held, over = threading.Event(), threading.Event()
+    hearing = threading.Thread(target=_hear, args=(keeper.stdout, step.name, held, over, warn), daemon=True)
+    hearing.start()
+    try:
+        while not held.wait(POLL_SECONDS):
+            if cancelled.is_set():
+                raise JobCancelled
+            if keeper.poll() is not None:
+                raise InfrastructureError(f"the process that is to hold the GPUs of {step.name} ended: {keeper.args!r}")
+        yield
+    finally:
+        over.set()
+        with suppress(BrokenPipeError), keeper.stdin as gate:
+            gate.write(b"\n")
+        keeper.wait()
+        hearing.join()
+        keeper.stdout.close()
 
 
-def _acquire(client: SyncPrefectClient, name: str, slots: int, cancelled: threading.Event) -> UUID:
-    if (limit := _limit(client, name, slots)) < slots:
+def _require(name: str, slots: int) -> None:
+    if (limit := _limit(name, slots)) < slots:
         raise ConfigError(
             f"this step needs {slots} GPUs, and the limit {name} is {limit}",
             hint=f"prefect global-concurrency-limit update {name} --limit N, or deployments/limits.yaml",
         )
-    while not cancelled.is_set():
-        try:
-            answer = client.increment_concurrency_slots_with_lease([name], slots, "concurrency", LEASE_SECONDS)
-            return UUID(answer.json()["lease_id"])
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code != httpx.codes.LOCKED:
-                raise
-            cancelled.wait(POLL_SECONDS)
-    raise JobCancelled
 
 
-def _limit(client: SyncPrefectClient, name: str, slots: int) -> int:
+def _limit(name: str, slots: int) -> int:
     """How many slots there are. Where nobody has said it, one step at a time."""
-    try:
-        return client.read_global_concurrency_limit_by_name(name).limit
-    except ObjectNotFound:
+    with get_client(sync_client=True) as client:
         try:
-            client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=slots))
-        except ObjectAlreadyExists:  # another run was faster
             return client.read_global_concurrency_limit_by_name(name).limit
-        return slots
+        except ObjectNotFound:
+            try:
+                client.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name=name, limit=slots))
+            except ObjectAlreadyExists:  # another run was faster
+                return client.read_global_concurrency_limit_by_name(name).limit
+            return slots
 
 
-def _renew(
-    client: SyncPrefectClient, lease: UUID, step: str, ended: threading.Event, warn: Callable[[str], None]
+def _hear(
+    keeper: IO[bytes], step: str, held: threading.Event, over: threading.Event, warn: Callable[[str], None]
 ) -> None:
-    """A job that runs is never stopped for the lease's sake: it is told that others may take its GPUs."""
-    while not ended.wait(RENEW_SECONDS):
-        try:
-            client.renew_concurrency_lease(lease, LEASE_SECONDS)
-        except (httpx.HTTPError, PrefectException) as error:
-            warn(f"the GPUs of {step} may be given to another run, for Prefect can't be told that it lives: {error}")
+    """A job that runs is never stopped for the slots' sake: it is told that others may take its GPUs."""
+    for line in keeper:
+        if (said := line.decode().strip()) == HELD:
+            held.set()
+        else:
+            warn(said)
+    if not over.is_set():
+        warn(f"the GPUs of {step} may be given to another run, for the process that held them ended")

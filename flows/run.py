@@ -80,7 +80,7 @@ def run_tracked(
 
     @contextmanager
     def around(step: Step) -> Iterator[Mapping[str, str]]:
-        with gpus_held(recipe, step, runner.cancelled, observer.warned):
+        with gpus_held(recipe, step, runner.folder(step), runner.cancelled, observer.warned):
             yield _links()
 
     try:

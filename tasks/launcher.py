@@ -52,7 +52,7 @@ class LocalJob:
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / "handle.lock"):
-            if self._handle() is not None:
+            if self.handle() is not None:
                 return True
             if prepare is not None:
                 prepare()
@@ -61,6 +61,14 @@ class LocalJob:
             write_whole(self._handle_file, json.dumps(asdict(self._child.id)))
             self._child.begin()
             return False
+
+    def handle(self) -> ProcessId | None:
+        """The handle of the living job, if one lives."""
+        try:
+            handle = ProcessId(**json.loads(self._handle_file.read_text()))
+        except (FileNotFoundError, ValueError, TypeError):  # also a handle that a full disk cut off
+            return None
+        return handle if handle.find() else None
 
     def wait(
         self,
@@ -91,7 +99,7 @@ class LocalJob:
 
         What the job started hears no SIGTERM: the job needs it to end its step as it would have.
         """
-        handle = self._handle()
+        handle = self.handle()
         leader = handle.find() if handle else None
         if handle is None or leader is None:
             return
@@ -110,16 +118,8 @@ class LocalJob:
                 process.kill()
         psutil.wait_procs(family, timeout=KILL_SECONDS)
 
-    def _handle(self) -> ProcessId | None:
-        """The handle of the living job, if one lives."""
-        try:
-            handle = ProcessId(**json.loads(self._handle_file.read_text()))
-        except (FileNotFoundError, ValueError, TypeError):  # also a handle that a full disk cut off
-            return None
-        return handle if handle.find() else None
-
     def _alive(self) -> bool:
-        return self._child.running() if self._child else self._handle() is not None
+        return self._child.running() if self._child else self.handle() is not None
 
 
 def tail(path: Path) -> Iterator[str | None]:

@@ -66,11 +66,15 @@ class StepRunner:
         try:
             outcome = self._reuse_or_make(step)
         except JobCancelled as cancelled:
-            outcome = StepOutcome("cancelled", log=self._folder(step) / "job.log", note=str(cancelled))
+            outcome = StepOutcome("cancelled", log=self.folder(step) / "job.log", note=str(cancelled))
         except RufusError as error:
-            outcome = StepOutcome("failed", error=str(error), log=self._folder(step) / "job.log")
+            outcome = StepOutcome("failed", error=str(error), log=self.folder(step) / "job.log")
         self._observer.step_finished(step.name, outcome)
         return outcome
+
+    def folder(self, step: Step) -> Path:
+        """Of the step's job; known once its inputs are there."""
+        return self._home / "jobs" / artifact_label(step.name, self._fingerprint(step))
 
     def _reuse_or_make(self, step: Step) -> StepOutcome:
         record = self._find(step)
@@ -97,13 +101,13 @@ class StepRunner:
         finally:
             self._tracker.step_finished(step.name, status, error)
         self._records[step.name] = record
-        log, note = self._folder(step) / "job.log", _compared(before, record) if before else ""
+        log, note = self.folder(step) / "job.log", _compared(before, record) if before else ""
         return StepOutcome("completed", record.digest, record.id, log=log, joined=joined, note=note)
 
     def _make_surely(self, step: Step, links: Mapping[str, str]) -> tuple[Record, bool]:
         return with_retries(
             lambda: self._make(step, links),
-            self._folder(step) / "lost.jsonl",
+            self.folder(step) / "lost.jsonl",
             self._execution,
             self.cancelled,
             self._observer.warned,
@@ -111,7 +115,7 @@ class StepRunner:
 
     def _make(self, step: Step, links: Mapping[str, str]) -> tuple[Record, bool]:
         """Run the step's job to its end; whether it was joined. Raises JobFailed and JobCancelled."""
-        folder = self._folder(step)
+        folder = self.folder(step)
         job = LocalJob(folder)
         document = folder / "document.json"
         progress = folder / "progress.jsonl"
@@ -164,9 +168,6 @@ class StepRunner:
 
     def _fingerprint(self, step: Step) -> str:
         return fingerprint_of(step, {role: record.digest for role, record in self._inputs(step).items()})
-
-    def _folder(self, step: Step) -> Path:
-        return self._home / "jobs" / artifact_label(step.name, self._fingerprint(step))
 
 
 def _compared(before: Record, now: Record) -> str:
