@@ -2,8 +2,8 @@
 
 As the job in FOLDER does, it outlives its run, which holds the other end of standard input. A byte there says that the
 step is over, and the slots are given back. A run that dies says nothing: then they are kept while its job lives, the
-lease renewed each SECONDS. Meanwhile `LEASE.slots` lies in the job's folder. The keeper of a run that comes back removes
-that file and goes on with the lease: who removes it renews and releases it, and nobody else.
+lease renewed each SECONDS. Meanwhile `LEASE.slots` lies in the job's folder. The keeper of a run that comes back
+removes that file and goes on with the lease: who removes it renews and releases it, and nobody else.
 
 Each line of output is for the run: HELD when the slots are, else a warning.
 """
