@@ -21,10 +21,11 @@ from prefect.artifacts import (
 )
 from prefect.exceptions import PrefectException
 
+from rufus_core.errors import RufusError
 from rufus_core.evaluation.collect import collect_rows
 from rufus_core.evaluation.table import StageRow
 from rufus_core.lineage.home import open_store
-from rufus_core.lineage.record import CHECKPOINT_KINDS, Record
+from rufus_core.lineage.record import CHECKPOINT_KINDS, Decision, Record
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step
 
@@ -61,7 +62,7 @@ class ShownProgress:
         self._observer.warned(message)
 
     def _show(self, step: str, percent: float, text: str) -> None:
-        with _warned_of_outages(self._observer):
+        with _warned(self._observer):
             if step in self._artifacts:
                 update_progress_artifact(self._artifacts[step], percent, text)
             else:
@@ -69,11 +70,11 @@ class ShownProgress:
 
 
 @contextmanager
-def _warned_of_outages(observer: RunObserver) -> Iterator[None]:
-    """A page that can't be written stops nothing."""
+def _warned(observer: RunObserver) -> Iterator[None]:
+    """A page that can't be written stops nothing: no outage, and no damaged scores of another run in the store."""
     try:
         yield
-    except (httpx.HTTPError, PrefectException) as error:
+    except (httpx.HTTPError, PrefectException, RufusError) as error:
         observer.warned(f"Prefect's page can't be written: {error}")
 
 
@@ -84,13 +85,13 @@ def show_results(graph: Sequence[Step], outcome: RunOutcome, home: Path, observe
     store = open_store(home)
     found = (store.get(outcome.steps[step.name].record_id or "") for step in graph if step.name in outcome.steps)
     records = [record for record in found if record is not None]
-    rows = table_rows(collect_rows(store))
-    with _warned_of_outages(observer):
+    with _warned(observer):
         create_markdown_artifact(lineage_page(records), "rufus-lineage", "Where each checkpoint of this run comes from")
-        if rows:
-            create_table_artifact(rows, "rufus-stages", "Each checkpoint on every benchmark: percent, pass@1 (change)")
-        create_link_artifact(store.root.absolute().as_uri(), "store", "rufus-store", "Artifacts and their records")
+        place = store.root.absolute()  # as text, for a browser opens no file from a server's page
+        create_link_artifact(place.as_uri(), str(place), "rufus-store", "Artifacts and their records")
         create_link_artifact(MLFLOW_PAGE, "MLflow", "rufus-mlflow", "Curves and models, while `rufus ui` serves them")
+        if rows := table_rows(collect_rows(store)):
+            create_table_artifact(rows, "rufus-stages", "Percent of each benchmark (change)")
 
 
 def table_rows(rows: Sequence[StageRow]) -> list[dict[str, str]]:
@@ -114,13 +115,10 @@ def _section(record: Record, by_id: Mapping[str, Record]) -> str:
     training = by_id.get(trained.record_id) if trained else None
     made_from = {**record.inputs, **(training.inputs if training else {})}  # the parent is what the training read
     inputs = [f"- {role}: `{each.record_id}`, digest `{each.digest[:SHORT]}`" for role, each in made_from.items()]
-    files = [f"- {role}: `{file.path}`, SHA-256 `{file.sha256[:SHORT]}`" for role, file in record.external.items()]
-    decision = record.decision
-    why = []
-    if decision is not None:
-        metric = f" by {decision.metric}" if decision.metric else ""
-        candidates = [f"step {each.step}: {_value(each.value)}" for each in decision.candidates]
-        why = [f"- decision: {decision.rule}{metric}, step {decision.chosen_step} of {'; '.join(candidates) or 'one'}"]
+    data = by_id.get(made_from["problems"].record_id) if "problems" in made_from else None
+    external = {**record.external, **(data.external if data else {})}
+    files = [f"- file {role}: `{file.path}`, SHA-256 `{file.sha256[:SHORT]}`" for role, file in external.items()]
+    why = [f"- decision: {_decided(record.decision)}"] if record.decision else []
     lines = [f"## {record.stage or record.kind}", "", f"- digest: `{record.digest}`", *inputs, *files, *why]
     return "\n".join([*lines, f"- all of it: `rufus trace {record.digest[:SHORT]}`"])
 
@@ -133,5 +131,10 @@ def _cell(row: StageRow, name: str) -> str:
     return f"{100 * cell.mean:.1f}{change}"
 
 
-def _value(value: float | None) -> str:
-    return "not measured" if value is None else f"{value:.4g}"
+def _decided(decision: Decision) -> str:
+    metric = f" by {decision.metric}" if decision.metric else ""
+    candidates = ", ".join(
+        str(each.step) if each.value is None else f"{each.step} ({each.value:.4g})" for each in decision.candidates
+    )
+    among = f", among steps {candidates}" if len(decision.candidates) > 1 else ""
+    return f"{decision.rule}{metric}: step {decision.chosen_step}{among}"

@@ -7,18 +7,25 @@ from collections.abc import Sequence
 from prefect import flow
 from prefect.client.schemas.objects import State
 
-from flows.deployed import run_deployed
+from flows.deployed import called, run_deployed
 from flows.run import THREADS, flow_state
 from rufus_core.recipe.graph import Step, build_graph
 from rufus_core.recipe.until import closure
 from rufus_core.settings import Recipe
 
 
-@flow(name="rufus-data", flow_run_name="data of {recipe} on {profile}", task_runner=THREADS)
+@flow(name="rufus-data", flow_run_name=called("data of {recipe} on {profile}"), task_runner=THREADS)
 def rufus_data(
     recipe: str = "rufus_air", profile: str = "cpu", overrides: list[str] | None = None, home: str | None = None
 ) -> State[None]:
-    """Make the data of every stage, before anything is trained on it."""
+    """Make the data of every stage, before anything is trained on it.
+
+    Args:
+        recipe: A name of deployments/recipes, or a file on the worker's machine.
+        profile: A name of deployments/profiles, or a file on the worker's machine.
+        overrides: Settings to change, each of the form a.b.c=VALUE.
+        home: Where runs live; by default the worker's RUFUS_HOME.
+    """
     return flow_state(run_deployed(lambda r, _: data_graph(r), recipe, profile, overrides, home))
 
 

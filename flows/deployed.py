@@ -1,4 +1,7 @@
-"""What all deployed flows do: settings from names, a graph, and a run of it that the flow run's log tells about."""
+"""What all deployed flows do: settings from names, a graph, and a run of it that the flow run's log tells about.
+
+Prefect's page asks for the flows' parameters in a form, and explains each by its line in the docstring.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from prefect import get_run_logger
+from prefect import get_run_logger, runtime
 
 from flows.orphans import end_tasks_of_dead_runs
 from flows.run import run_tracked
@@ -41,6 +44,17 @@ def run_deployed(
     for fault in mirror(store):
         observer.warned(str(fault))
     return run_tracked(settings, graph(settings, store), folder, observer, keep_going=keep_going)
+
+
+def called(template: str) -> Callable[[], str]:
+    """A flow run's name by its parameters. A recipe or profile that is a file goes by the file's name."""
+
+    def name() -> str:
+        given = runtime.flow_run.parameters
+        files = {key: Path(given[key]).name.removesuffix(".yaml") for key in ("recipe", "profile")}
+        return template.format(**{**given, **files})
+
+    return name
 
 
 class LogObserver:

@@ -11,7 +11,7 @@ from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
 
-from flows.deployed import run_deployed
+from flows.deployed import called, run_deployed
 from flows.run import THREADS, flow_state
 from rufus_core.lineage.resolve import Ref, checkpoint_name
 from rufus_core.lineage.store import Store
@@ -20,7 +20,7 @@ from rufus_core.recipe.graph import Step
 from rufus_core.settings import Recipe
 
 
-@flow(name="rufus-evals", flow_run_name="evals of {recipe} on {profile}", task_runner=THREADS)
+@flow(name="rufus-evals", flow_run_name=called("evals of {recipe} on {profile}"), task_runner=THREADS)
 def rufus_evals(
     checkpoints: list[str] | None = None,
     benchmarks: list[str] | None = None,
@@ -33,8 +33,16 @@ def rufus_evals(
 ) -> State[None]:
     """Measure each checkpoint on each benchmark; a cell that was measured on the same date is reused.
 
-    By default all stages that have a checkpoint, each on its stage's targets and guardrails, and on the date in
-    `time_zone` for which this run was scheduled: a retry on the next day fills the gaps of the day before.
+    Args:
+        checkpoints: Stages, or checkpoints as `rufus eval` takes them; by default all stages that have one.
+        benchmarks: Those of the recipe to measure on; by default each stage's targets and guardrails.
+        on: The date of the cells; by default the one for which this run was scheduled, so that a retry on the next day
+            fills the gaps of the day before.
+        time_zone: In which that date is meant.
+        recipe: A name of deployments/recipes, or a file on the worker's machine.
+        profile: A name of deployments/profiles, or a file on the worker's machine.
+        overrides: Settings to change, each of the form a.b.c=VALUE.
+        home: Where runs live; by default the worker's RUFUS_HOME.
     """
     day = on or _scheduled().astimezone(ZoneInfo(time_zone)).date()
 

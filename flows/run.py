@@ -175,9 +175,13 @@ def verdict(outcome: RunOutcome) -> str:
 
 
 def flow_state(outcome: RunOutcome, go_on: str = "") -> State[None]:
-    """What the page says of a flow run. `go_on` is added where there is something to go on with."""
+    """What the page says of a flow run. `go_on` is added where there is something to go on with.
+
+    The reason of the first failure comes first, for the page cuts a message short and counts the steps elsewhere.
+    """
     message = ", ".join(f"{count} {word}" for word, count in counts(outcome).items())
-    unfinished = f"{message}; {go_on}" if go_on else message
+    failed = [f"{name}: {step.error}" for name, step in outcome.steps.items() if step.status == "failed"]
+    unfinished = "; ".join([*failed[:1], message, *([go_on] if go_on else [])])
     match verdict(outcome):
         case "cancelled":
             return Cancelled(message=unfinished)
