@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -23,9 +24,11 @@ from torch import Tensor, nn
 
 from rufus_core.errors import LineageError, Preempted
 from rufus_core.lineage.files import entries, sync, sync_tree
+from rufus_core.lineage.record import dump_sealed, seal_of
 
-_FORMAT = 1
+_FORMAT = 2
 _FACTS, _TENSORS = "state.json", "state.safetensors"
+_STATE = re.compile(r"step-\d+")
 _GENERATOR = "generator"  # torch's own: a policy with dropout draws from it
 _SHARE_OF_TIME = 0.02  # what saving may cost
 
@@ -79,7 +82,7 @@ class TrainingState(Unkept):
         Raises:
             LineageError: the state can't be gone on from; nothing was touched.
         """
-        states = sorted((path for path in entries(self._folder) if path.name.startswith("step-")), key=_step_of)
+        states = sorted((path for path in entries(self._folder) if _STATE.fullmatch(path.name)), key=_step_of)
         if not states:
             self.discard()
             return
@@ -129,7 +132,7 @@ class TrainingState(Unkept):
             "output": _sizes(self._output),
             "sha256": hashlib.sha256(tensors).hexdigest(),
         }
-        (partial / _FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        (partial / _FACTS).write_text(dump_sealed(facts), encoding="utf-8")
         sync_tree(partial)
         partial.rename(new)
         sync(self._folder)
@@ -144,18 +147,18 @@ def _step_of(state: Path) -> int:
 
 def _facts(state: Path, identity: str) -> dict[str, Any]:
     try:
-        facts = json.loads((state / _FACTS).read_bytes())
-        found = facts["format"], facts["identity"]
-        if found[0] == _FORMAT:
-            Position(**facts["position"])
-            facts["output"], facts["sha256"]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+        facts = dict(json.loads((state / _FACTS).read_bytes()))
+    except (OSError, ValueError, TypeError) as error:
         raise LineageError("this training state can't be read", where=str(state)) from error
-    if found[0] != _FORMAT:
-        raise LineageError(f"this training state has format {found[0]!r}, and not {_FORMAT}", where=str(state))
-    if found[1] != identity:
+    if facts.get("format") != _FORMAT:
+        raise LineageError(
+            f"this training state has format {facts.get('format')!r}, and not {_FORMAT}", where=str(state)
+        )
+    if facts.pop("seal", None) != seal_of(facts):
+        raise LineageError("this training state was altered after it was written", where=str(state))
+    if facts["identity"] != identity:
         raise LineageError("this training state is of other settings, data or parent", where=str(state))
-    return dict(facts)
+    return facts
 
 
 def _tensors(state: Path, sha256: str) -> dict[str, Tensor]:
@@ -203,7 +206,8 @@ def _cut_back(output: Path, sizes: dict[str, int], state: Path) -> None:
     found = _sizes(output)
     for name, size in sizes.items():
         if found.get(name, -1) < size:
-            raise LineageError(f"{name} is shorter than this training state says", where=str(state))
+            told = "is shorter than this training state says" if name in found else "is gone"
+            raise LineageError(f"{name} {told}", where=str(state))
     for path in sorted(output.rglob("*"), reverse=True):  # what a folder holds comes before it
         name = str(path.relative_to(output))
         if name in sizes:

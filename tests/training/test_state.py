@@ -12,6 +12,7 @@ import pytest
 from safetensors.torch import load_file
 
 from rufus_core.errors import LineageError, Preempted
+from rufus_core.lineage.record import dump_sealed
 from rufus_core.rollout.policy import Policy
 from rufus_core.training.collect import ProblemStream
 from rufus_core.training.state import TrainingState
@@ -88,7 +89,7 @@ def _flipped(state: Path) -> None:
 
 def _of_another_format(state: Path) -> None:
     facts = json.loads((state / "state.json").read_text())
-    (state / "state.json").write_text(json.dumps({**facts, "format": 2}))
+    (state / "state.json").write_text(json.dumps({**facts, "format": 1}))
 
 
 def _half_written(state: Path) -> None:
@@ -101,7 +102,21 @@ def _without_tensors(state: Path) -> None:
 
 def _of_other_settings(state: Path) -> None:
     facts = json.loads((state / "state.json").read_text())
-    (state / "state.json").write_text(json.dumps({**facts, "identity": "gspo"}))
+    facts.pop("seal")
+    (state / "state.json").write_text(dump_sealed({**facts, "identity": "gspo"}))
+
+
+def _whose_position_was_altered(state: Path) -> None:
+    facts = json.loads((state / "state.json").read_text())
+    (state / "state.json").write_text(json.dumps({**facts, "position": {**facts["position"], "taken": 0}}))
+
+
+def _that_is_a_list(state: Path) -> None:
+    (state / "state.json").write_text("[1, 2]")
+
+
+def _whose_output_is_gone(state: Path) -> None:
+    (state.parents[1] / "output" / "metrics.jsonl").unlink()
 
 
 def _whose_output_is_short(state: Path) -> None:
@@ -114,7 +129,10 @@ def _whose_output_is_short(state: Path) -> None:
     [
         (_truncated, "altered"),
         (_flipped, "altered"),
-        (_of_another_format, "format 2"),
+        (_of_another_format, "format 1"),
+        (_whose_position_was_altered, "altered"),
+        (_that_is_a_list, "can't be read"),
+        (_whose_output_is_gone, "metrics.jsonl is gone"),
         (_half_written, "can't be read"),
         (_without_tensors, "can't be read"),
         (_of_other_settings, "other settings"),
