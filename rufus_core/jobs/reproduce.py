@@ -75,6 +75,9 @@ def reproduce(
         LineageError: a record, an input or a data file that is needed is gone or changed.
     """
     order = [root] if only else ancestry(store, root)
+    for record in order:  # before anything is made, which may take hours
+        for file in record.external.values() if ADOPTED not in record.config else ():
+            intact_external(file)
     made: dict[str, tuple[Record, Path]] = {}
     for number, record in enumerate(order, start=1):
         watcher.started(record, number, len(order))

@@ -126,14 +126,19 @@ def test_a_data_file_that_is_not_as_it_was_is_a_mistake_with_a_hint(tmp_path: Pa
     data = tmp_path / "my.jsonl"
     data.write_text("{}\n")
     store = Store(tmp_path / "store")
-    root = make(store, "data/sft", "problems", {"x": "x"}, external={"mine": external_file(str(data))})
+    base = make(store, "base", "base", {"x": "x"})
+    root = make(
+        store, "data/sft", "problems", {"x": "x"}, inputs={"base": base}, external={"mine": external_file(str(data))}
+    )
     data.unlink()
     if now == "changed":
         data.write_text("other")
     elif now != "gone":
         data.symlink_to(now)
+    watcher = Watcher()
     with pytest.raises(LineageError) as caught:
-        list(reproduce(store, root, tmp_path / "scratch", Watcher()))
+        list(reproduce(store, root, tmp_path / "scratch", watcher))
+    assert watcher.told == []  # before the base is made for nothing
     assert (caught.value.what, caught.value.where) == (what, str(data))
     assert caught.value.hint == f"put back the file of sha256 {root.external['mine'].sha256[:12]}"
 
