@@ -30,16 +30,17 @@ def show_summary(
     console.print()
     for file in _draw(recipe, records, rows, home / "figures", store):
         console.print(f"figure: {file}", soft_wrap=True)
-    for line in next_commands(rows[-1].stage, home):
+    for line in next_commands(rows[-1].stage, home, store.shared.url if store.shared else None):
         console.print(line, soft_wrap=True, markup=False)
 
 
-def next_commands(last: str, home: Path) -> list[str]:
-    """Lines with the commands to go on with, for the home that they would not find without being told."""
+def next_commands(last: str, home: Path, shared: str | None = None) -> list[str]:
+    """Lines with the commands to go on with, for the home that they would not find and the shared store at this URL."""
     there = "" if home == rufus_home() else f" --home {shlex.quote(str(home))}"
+    both = there if shared is None else f"{there} --store {shlex.quote(shared)}"
     commands = {
-        f"rufus trace {last}{there}": "where this checkpoint comes from",
-        f"rufus table{there}": "the table again, also as Markdown, CSV or JSON",
+        f"rufus trace {last}{both}": "where this checkpoint comes from",
+        f"rufus table{both}": "the table again, also as Markdown, CSV or JSON",
         f"rufus ui{there}": "flows and curves in the browser",
     }
     width = max(map(len, commands))

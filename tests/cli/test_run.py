@@ -225,6 +225,14 @@ def test_the_next_commands_name_a_home_that_they_would_not_find(
     assert all(f" --home '{tmp_path}/my runs'  " in line.replace("   ", "  ") for line in other)
 
 
+def test_the_next_commands_name_the_shared_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUFUS_HOME", str(tmp_path))
+    trace, table, ui = next_commands("sft", tmp_path, "s3://bucket/runs")
+    assert "rufus trace sft --store s3://bucket/runs  " in trace
+    assert "rufus table --store s3://bucket/runs  " in table
+    assert "--store" not in ui  # its pages are the home's
+
+
 @pytest.mark.parametrize(("seconds", "text"), [(8.14, "8.1s"), (125, "2m05s"), (3720, "1h02m"), (59.99, "60.0s")])
 def test_durations(seconds: float, text: str) -> None:
     assert duration(seconds) == text
