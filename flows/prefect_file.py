@@ -21,13 +21,15 @@ from pydantic import Field, ValidationError
 
 from rufus_core.errors import ConfigError
 from rufus_core.lineage.names import is_hex
+from rufus_core.lineage.resolve import MIN_DIGEST_DIGITS
 from rufus_core.recipe.document import Node, descend, parse
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.validate import nearest, raise_faults, validated
+from rufus_core.settings import Recipe
 from rufus_core.types import Frozen, Json
 
 _TEMPLATES = "api/collections_data/views/aggregate-worker-metadata.json"  # of every type of pool, packed with Prefect
-_STEP = re.compile("[@:]")  # between a stage and a step
+_STEP = re.compile(r"(?P<stage>.+)[@:]\d+")
 
 
 class Schedule(Frozen):
@@ -227,9 +229,21 @@ def _recipe_faults(given: Mapping[str, Json], whole: Mapping[str, Json], place: 
         if isinstance(name, str) and name not in stages:
             where = descend(place, [key])[1].where
             yield ConfigError(f"the recipe has no stage {name!r}", where=where, hint=nearest(name, stages))
-    for key, known in (("checkpoints", stages), ("benchmarks", [*recipe.benchmarks])):
-        for index, text in enumerate(given.get(key) or []):
-            name = _STEP.split(text)[0] if key == "checkpoints" else text
-            if name not in known and not (key == "checkpoints" and (is_hex(name) or "/" in name)):
-                where = descend(place, [key, index])[1].where
-                yield ConfigError(f"the recipe has no {key[:-1]} {name!r}", where=where, hint=nearest(name, known))
+    for index, name in enumerate(given.get("benchmarks") or []):
+        if name not in recipe.benchmarks:
+            where = descend(place, ["benchmarks", index])[1].where
+            yield ConfigError(
+                f"the recipe has no benchmark {name!r}", where=where, hint=nearest(name, recipe.benchmarks)
+            )
+    for index, name in enumerate(given.get("checkpoints") or []):
+        if not _may_be_a_checkpoint(name, recipe):
+            where = descend(place, ["checkpoints", index])[1].where
+            yield ConfigError(f"the recipe has no checkpoint {name!r}", where=where, hint=nearest(name, stages))
+
+
+def _may_be_a_checkpoint(text: str, recipe: Recipe) -> bool:
+    """Whether `rufus eval` could take it: a stage, a step of one, an alias, digits of a digest, a name or an id."""
+    step = _STEP.fullmatch(text)
+    names = ("base", *recipe.stages, recipe.registered, *(f"{recipe.registered}@{stage}" for stage in recipe.stages))
+    is_digest = is_hex(text) and MIN_DIGEST_DIGITS <= len(text) <= 64
+    return text in names or "/" in text or is_digest or (step is not None and step["stage"] in recipe.stages)

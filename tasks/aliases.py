@@ -15,7 +15,6 @@ from tasks.tracking import Tracker
 
 def point_aliases(recipe: Recipe, graph: Sequence[Step], outcome: RunOutcome, store: Store, tracker: Tracker) -> None:
     """Write the aliases that moved to the store and to MLflow: `sft` and so on, and for the last stage `rufus-air`."""
-    registered = recipe.name.replace("_", "-")
     last = next(reversed(recipe.stages), None)
     aliases = Aliases(store.root)
     for step in graph:
@@ -25,8 +24,8 @@ def point_aliases(recipe: Recipe, graph: Sequence[Step], outcome: RunOutcome, st
         record = store.get(ended.record_id)
         if record is None:
             continue
-        for alias in (step.stage, registered) if step.stage == last else (step.stage,):
+        for alias in (step.stage, recipe.registered) if step.stage == last else (step.stage,):
             if aliases.point(
-                alias, record, registered, f"a run of {recipe.name} on {recipe.profile} {ended.status} it"
+                alias, record, recipe.registered, f"a run of {recipe.name} on {recipe.profile} {ended.status} it"
             ):
-                tracker.aliased(alias, record, registered)
+                tracker.aliased(alias, record, recipe.registered)

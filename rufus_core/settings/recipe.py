@@ -126,3 +126,8 @@ class Recipe(Frozen):
     gpu_hour_price: float | None = None
     execution: ExecutionSettings = ExecutionSettings()
     published: dict[str, Json] = Field(default_factory=dict)  # printed facts that no step uses
+
+    @property
+    def registered(self) -> str:
+        """The name of its model in MLflow's registry, and the alias of its last checkpoint."""
+        return self.name.replace("_", "-")

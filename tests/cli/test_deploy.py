@@ -78,6 +78,8 @@ def test_the_projects_own_file_has_no_fault_and_both_pools(run: Callable[..., di
             " parameters: {checkpoints: [sftt]}}]",
             "no checkpoint 'sftt' .*'sft'",
         ),
+        ("cpu, time_zone: *zone}", "cpu, time_zone: *zone, checkpoints: [abc]}", "no checkpoint 'abc'"),
+        ("cpu, time_zone: *zone}", "cpu, time_zone: *zone, checkpoints: [sft@x]}", "no checkpoint 'sft@x'"),
         ("  - name: cpu", "  - name: cpu\n    paused: 3", "paused: input should be a valid boolean"),
         ("timezone: &zone Europe/Berlin", "timezone: &zone Europe/Bonn", "timezone 'Europe/Bonn'"),
         ('cron: "30 2 * * *"', 'cron: "99 2 * * *"', "cron '99 2"),
@@ -113,7 +115,9 @@ def test_an_entrypoint_is_a_flow_that_can_be_imported(
     assert f"{file}:{line}: " in str(error.value)
 
 
-@pytest.mark.parametrize("checkpoint", ["sft", "sft@3", "'sft:3'", "0123abc", "stages/sft/train"])
+@pytest.mark.parametrize(
+    "checkpoint", ["sft", "sft@3", "'sft:3'", "0123abc", "stages/sft/train", "rufus-air", "rufus-air@sft"]
+)
 def test_a_checkpoint_is_named_as_everywhere(file: Path, run: Callable[..., dict[str, str]], checkpoint: str) -> None:
     change(file, "profile: cpu, time_zone: *zone}", f"profile: cpu, time_zone: *zone, checkpoints: [{checkpoint}]}}")
     assert set(run(check=True).values()) == {"checked"}
