@@ -45,16 +45,19 @@ class Wanted:
         self.limits = {limit_name(profile): number for profile, number in limits.gpus.items()}
 
 
-def check(path: Path) -> list[Deployed]:
-    """Check the files alone."""
+def check(path: Path, names: Collection[str] = ()) -> list[Deployed]:
+    """Check the files alone, all of them; told are the deployments of `names`. Raises ConfigError as `deploy` does."""
     wanted = Wanted(path, {})
-    return [Deployed("deployment", each.title, "checked") for each in wanted.deployments]
+    _refuse_unknown(names, wanted.deployments)
+    chosen = [each for each in wanted.deployments if not names or each.deployment.name in names]
+    return [Deployed("deployment", each.title, "checked") for each in chosen]
 
 
 def deploy(path: Path, names: Collection[str]) -> list[Deployed]:
     """Deploy what the files say, or of the deployments only those of `names`, and read it back.
 
-    Without names, deployments and automations of ours that are no longer in the files are removed.
+    Pools, limits and automations, which every deployment needs, are put there with names too. Without names,
+    deployments and automations of ours that are no longer in the files are removed.
 
     Raises:
         ConfigError: a fault in the files, or a name that they don't have.
@@ -83,13 +86,11 @@ def _apply(client: SyncPrefectClient, wanted: Wanted, names: Collection[str], dr
             stale.pop(found.id, None)
         if not names or each.deployment.name in names:
             yield _deploy_one(client, each, found, dry)
-    if names:
-        return
-    for deployment in stale.values():
+    for deployment in () if names else stale.values():
         if not dry:
             client.delete_deployment(deployment.id)
         yield Deployed("deployment", f"{client.read_flow(deployment.flow_id).name}/{deployment.name}", "removed")
-    yield from _automate(client, wanted.automations, dry)
+    yield from _automate(client, wanted.automations, dry, remove=not names)
 
 
 def _pools(client: SyncPrefectClient, file: PrefectFile, dry: bool) -> Iterator[Deployed]:
@@ -190,7 +191,7 @@ def _schedule(schedule: Schedule) -> DeploymentScheduleCreate:
     )
 
 
-def _automate(client: SyncPrefectClient, wanted: list[AutomationCore], dry: bool) -> Iterator[Deployed]:
+def _automate(client: SyncPrefectClient, wanted: list[AutomationCore], dry: bool, remove: bool) -> Iterator[Deployed]:
     held = {each.name: each for each in client.read_automations() if TAG in each.tags}
     for each in wanted:
         found = held.pop(each.name, None)
@@ -201,7 +202,7 @@ def _automate(client: SyncPrefectClient, wanted: list[AutomationCore], dry: bool
             else:
                 client.update_automation(found.id, each)
         yield Deployed("automation", each.name, action)
-    for name, found in held.items():
+    for name, found in held.items() if remove else ():
         if not dry:
             client.delete_automation(found.id)
         yield Deployed("automation", name, "removed")

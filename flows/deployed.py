@@ -31,11 +31,19 @@ def run_deployed(
     """Run the graph of a recipe that is given by names.
 
     Raises:
-        ConfigError: neither `home` nor RUFUS_HOME is set. A worker starts flows in a folder that it deletes later.
+        ConfigError: neither `home` nor RUFUS_HOME says where runs live, or not by an absolute path. A worker starts
+            flows in a folder that it deletes later.
     """
-    if not home and not os.environ.get("RUFUS_HOME"):
+    place = home or os.environ.get("RUFUS_HOME")
+    if not place:
         raise ConfigError(
             "this worker doesn't know where runs live", where="home", hint="set RUFUS_HOME for the worker"
+        )
+    if not Path(place).expanduser().is_absolute():
+        raise ConfigError(
+            "a worker runs flows in a folder of their own, which it deletes, so this would be lost with it",
+            where=f"{'home' if home else 'RUFUS_HOME'}={place}",
+            hint="write the whole path",
         )
     end_tasks_of_dead_runs()
     settings = load_recipe(recipe, profile, overrides or [])

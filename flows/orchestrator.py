@@ -17,6 +17,8 @@ from rufus_core.recipe.graph import Step
 from rufus_core.settings import Recipe
 from tasks import servers
 
+ANSWER_SECONDS = 30.0  # a loaded server is slow, and not gone
+
 
 class PrefectOrchestrator:
     """Runs a recipe as a Prefect flow, tracked in MLflow.
@@ -89,7 +91,10 @@ class PrefectOrchestrator:
             )
         from flows import deploy
 
-        return deploy.check(file) if check else deploy.deploy(file, names)
+        if check:
+            return deploy.check(file, names)
+        _require_server(os.environ["PREFECT_API_URL"])
+        return deploy.deploy(file, names)
 
     def rebuild_mlflow(self, home: Path, experiment: str, warn: Callable[[str], None]) -> Rebuilt:
         from tasks.rebuild import rebuild_mlflow
@@ -114,6 +119,7 @@ def _prefect_api(home: Path) -> Iterator[Callable[[], str]]:
     """
     chosen = os.environ.get("PREFECT_API_URL")
     if chosen:
+        _require_server(chosen)
         yield lambda: chosen
         return
     os.environ.update(servers.prefect_environment(home))
@@ -124,6 +130,21 @@ def _prefect_api(home: Path) -> Iterator[Callable[[], str]]:
             return f"{server.url}/api"
 
         yield url
+
+
+def _require_server(url: str) -> None:
+    """Raises InfrastructureError where no Prefect server answers."""
+    try:
+        answer = httpx.get(f"{url.rstrip('/')}/health", timeout=ANSWER_SECONDS)
+        why = "it has no such page" if answer.status_code == httpx.codes.NOT_FOUND else ""
+    except (httpx.TransportError, httpx.InvalidURL) as error:
+        why = str(error)
+    if why:
+        raise InfrastructureError(
+            f"no Prefect server answers there: {why}",
+            where=f"PREFECT_API_URL={url}",
+            hint="that of `rufus ui` is http://127.0.0.1:4200/api; without the variable a run starts its own",
+        )
 
 
 def _port_check(what: str, port: int, option: str) -> Check:

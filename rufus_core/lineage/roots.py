@@ -169,7 +169,7 @@ class BucketRoot:
         try:
             # Without fsspec's caches: other machines write here too.
             self._files: Any = fsspec.filesystem(protocol, use_listings_cache=False, skip_instance_cache=True)
-        except (ImportError, ValueError) as error:
+        except (ImportError, ValueError, TypeError) as error:  # the last from one that needs more than a URL
             extra = _EXTRAS.get(protocol)
             raise ConfigError(
                 f"nothing here can read {protocol}://",

@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from rufus_core.cli.deploy import deploy
-from rufus_core.errors import ConfigError
+from rufus_core.errors import ConfigError, InfrastructureError
 from tasks import servers
 
 ROOT = Path(__file__).parents[2]
@@ -82,7 +82,7 @@ def test_the_projects_own_file_has_no_fault_and_both_pools(run: Callable[..., di
         ("cpu, time_zone: *zone}", "cpu, time_zone: *zone, checkpoints: [sft@x]}", "no checkpoint 'sft@x'"),
         ("  - name: cpu", "  - name: cpu\n    paused: 3", "paused: input should be a valid boolean"),
         ("timezone: &zone Europe/Berlin", "timezone: &zone Europe/Bonn", "timezone 'Europe/Bonn'"),
-        ('cron: "30 2 * * *"', 'cron: "99 2 * * *"', "cron '99 2"),
+        ('cron: &at "30 2 * * *"', 'cron: &at "99 2 * * *"', "cron '99 2"),
         ("{rufus-local: process,", "{rufus-locl: process,", "type the work pool 'rufus-local' is .*'rufus-locl'"),
     ],
 )
@@ -145,7 +145,11 @@ def test_deploying_holds_the_server_to_the_files_and_touches_nothing_of_others(
     from prefect.settings import PREFECT_API_URL, temporary_settings
 
     with temporary_settings({PREFECT_API_URL: server}):
-        assert set(run().values()) == {"created"}
+        one = run("cpu")
+        assert set(one.values()) == {"created"}
+        assert "rufus: dead flow runs are crashed" in one  # which every deployment needs
+        assert {name for name in one if name.startswith("rufus-") and "/" in name} == {"rufus-recipe/cpu"}
+        assert run()["rufus-evals/evals-cpu"] == "created"
         before = held(server)
         (nightly,) = before["rufus-evals/evals-cpu"]["schedules"]
         assert (nightly["schedule"]["cron"], nightly["schedule"]["timezone"]) == ("30 2 * * *", "Europe/Berlin")
@@ -170,6 +174,19 @@ def test_deploying_holds_the_server_to_the_files_and_touches_nothing_of_others(
         assert after.keys() == (before.keys() - {"rufus-data/data-cpu"}) | {"rufus-recipe/theirs"}
         planned = httpx.post(f"{server}/flow_runs/filter", json={}).json()
         assert before["rufus-evals/evals-cpu"]["id"] not in {each["deployment_id"] for each in planned}
+
+
+def test_a_server_that_does_not_answer_is_told_with_its_address(
+    file: Path, run: Callable[..., dict[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"http://127.0.0.1:{servers.free_port()}/api"
+    monkeypatch.setenv("PREFECT_API_URL", url)
+    with pytest.raises(InfrastructureError, match="no Prefect server answers there") as error:
+        run()
+    assert error.value.where == f"PREFECT_API_URL={url}"
+    with pytest.raises(ConfigError, match="no deployment 'cpuu'"):
+        run("cpuu", check=True)
+    assert set(run("cpu", check=True)) == {"rufus-recipe/cpu"}
 
 
 def held(server: str) -> dict[str, Any]:

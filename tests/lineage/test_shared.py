@@ -369,7 +369,17 @@ def test_missing_credentials_are_told(tmp_path: Path, s3: S3Server, monkeypatch:
 
 
 @pytest.mark.parametrize(
-    "url", ["", "bucket", "/nfs/x", "s3://", "s3://key:secret@bucket/x", "s3://bucket/x?token=secret", "nosuch://x/y"]
+    "url",
+    [
+        "",
+        "bucket",
+        "/nfs/x",
+        "s3://",
+        "s3://key:secret@bucket/x",
+        "s3://bucket/x?token=secret",
+        "nosuch://x/y",
+        "ftp://x/y",
+    ],
 )
 def test_a_wrong_url_is_refused(url: str) -> None:
     with pytest.raises(ConfigError) as caught:
