@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import get_args
+
+from pydantic import BaseModel
 
 from rufus_core.data.split import SupervisedExample
 from rufus_core.types import Message, Problem, Split, ToolSchema
 
 
 def save_problems(folder: Path, split: Split, problems: Iterable[Problem]) -> None:
-    with (folder / f"{split}.jsonl").open("w", encoding="utf-8") as file:
-        for problem in problems:
-            file.write(problem.model_dump_json() + "\n")
+    save_rows(folder / f"{split}.jsonl", problems)
+
+
+def save_rows(path: Path, rows: Iterable[BaseModel]) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(row.model_dump_json() + "\n")
+
+
+def save_report(folder: Path, report: Mapping[str, object]) -> None:
+    """What was kept and dropped of a data set, and why."""
+    (folder / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def load_problems(folder: Path, split: Split) -> list[Problem]:

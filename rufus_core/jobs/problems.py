@@ -6,7 +6,6 @@ on, and its training problems are left out. `report.json` counts what was kept a
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections import Counter
@@ -22,7 +21,7 @@ from rufus_core.data.split import SupervisedExample, split
 from rufus_core.data.validate import valid
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.jobs.job import Job, Outcome
-from rufus_core.jobs.problem_files import save_examples, save_problems
+from rufus_core.jobs.problem_files import save_examples, save_problems, save_report
 from rufus_core.lineage.external import unchanged_file
 from rufus_core.lineage.record import ExternalFile
 from rufus_core.settings import ProblemSettings, SourceSettings
@@ -70,7 +69,7 @@ def build_problems(job: Job) -> Outcome:
         counts["train"] = len(splits["train"])
     counts["heldout"], counts["validation"] = len(splits["heldout"]), len(splits["validation"])
     report["counts"] = dict(sorted(counts.items()))
-    (job.output / "report.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    save_report(job.output, report)
     return Outcome({name: float(value) for name, value in counts.items()}, external=external)
 
 

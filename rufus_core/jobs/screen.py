@@ -5,15 +5,13 @@ Files: `train.jsonl`, the problems that stay; `screen.jsonl`, what became of eac
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Literal
 
 from rufus_core.errors import DataError
 from rufus_core.jobs.job import Job, Outcome
-from rufus_core.jobs.problem_files import load_problems, save_problems
+from rufus_core.jobs.problem_files import load_problems, save_problems, save_report, save_rows
 from rufus_core.jobs.scores import play_problems
 from rufus_core.settings import FilterSettings
 from rufus_core.types import Frozen, Problem
@@ -57,9 +55,8 @@ def screen_problems(job: Job) -> Outcome:
             hint="widen the filter's window, or give problems that fit the policy",
         )
     save_problems(job.output, "train", kept)
-    _write(job.output / "screen.jsonl", found)
-    report_of = {"counts": {"problems": len(problems), **counts}}
-    (job.output / "report.json").write_text(json.dumps(report_of, indent=1) + "\n", encoding="utf-8")
+    save_rows(job.output / "screen.jsonl", found)
+    save_report(job.output, {"counts": {"problems": len(problems), **counts}})
     return Outcome({"problems": float(len(problems)), **{name: float(count) for name, count in counts.items()}})
 
 
@@ -86,7 +83,3 @@ def verdicts(
             )
         )
     return found
-
-
-def _write(path: Path, found: Sequence[Screened]) -> None:
-    path.write_text("".join(each.model_dump_json() + "\n" for each in found), encoding="utf-8")

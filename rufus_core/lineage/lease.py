@@ -21,7 +21,7 @@ from rufus_core.lineage.names import artifact_label, record_id
 from rufus_core.lineage.process import ProcessId
 
 EXPIRES_SECONDS = 60.0
-LOOKS = 20  # at the beat of another host's holder, in the time until its lease expires
+_LOOKS = 20  # at the beat of another host's holder, in the time until its lease expires
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,36 +105,54 @@ class Lease(Beating):
                 _write(self._file, replace(holding, owner=None))
 
 
+class HolderWatch:
+    """Judges the holder of a lease by one look after another.
+
+    One on this host by its process. One of another host is dead if its beat doesn't change for the time that its lease
+    says, on this process's own clock.
+    """
+
+    def __init__(self, wanted: str) -> None:
+        self._wanted = wanted  # id of the artifact
+        self._seen: Holding | None = None
+        self._began = 0.0
+
+    def is_over(self, holding: Holding) -> bool:
+        """Whether the lease may be taken from whom it names."""
+        expired = holding == self._seen and time.monotonic() - self._began >= holding.expires_seconds
+        return holding.owner is None or holding.owner.gone() or expired
+
+    def wait(self, holding: Holding) -> None:
+        """Wait until the next look at a holder that isn't over. Raises LeaseHeld if it lives."""
+        owner = holding.owner
+        assert owner is not None
+        if owner.here() or (self._seen is not None and holding != self._seen):
+            raise LeaseHeld(f"a job of process {owner.pid} on {owner.host} is making it", where=self._wanted)
+        if self._seen is None:
+            self._seen, self._began = holding, time.monotonic()
+        time.sleep(holding.expires_seconds / _LOOKS)
+
+
 def acquire(root: Path, name: str, fingerprint: str, expires_seconds: float | None = None) -> Lease:
     """Take the lease of an artifact in the store at `root`.
 
-    A holder on this host is judged by its process. One of another host is dead if its beat doesn't change for the time
-    that its lease says, on this process's own clock: the call waits that long at most.
+    A holder is judged by HolderWatch: the call waits as long as its lease says at most.
 
     Raises:
         LeaseHeld: its holder lives.
         LineageError: the lease can't be read or written.
     """
     file, lock = lease_file(root, name, fingerprint), lock_file(root, name, fingerprint)
-    seen: Holding | None = None
-    began = 0.0
+    watch = HolderWatch(record_id(name, fingerprint))
     while True:
         with told_plainly(f"take the lease of {record_id(name, fingerprint)}", file), locked(lock):
             holding = read_holding(file)
-            owner = holding.owner
-            expired = holding == seen and time.monotonic() - began >= holding.expires_seconds
-            if owner is None or owner.gone() or expired:
+            if watch.is_over(holding):
                 taken = Holding(holding.token + 1, ProcessId.mine(), 0, expires_seconds or EXPIRES_SECONDS)
                 file.parent.mkdir(parents=True, exist_ok=True)
                 _write(file, taken)
                 return Lease(root, name, fingerprint, taken)
-        if owner.here() or (seen is not None and holding != seen):
-            raise LeaseHeld(
-                f"a job of process {owner.pid} on {owner.host} is making it", where=record_id(name, fingerprint)
-            )
-        if seen is None:
-            seen, began = holding, time.monotonic()
-        time.sleep(holding.expires_seconds / LOOKS)
+        watch.wait(holding)
 
 
 def read_holding(file: Path) -> Holding:

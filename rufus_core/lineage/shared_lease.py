@@ -8,12 +8,10 @@ hundred bytes for each time that an artifact was made, so that a job that lost i
 from __future__ import annotations
 
 import json
-import time
 import uuid
 from dataclasses import asdict, replace
 
-from rufus_core.errors import LeaseHeld
-from rufus_core.lineage.lease import EXPIRES_SECONDS, LOOKS, Beating, Holding, parse_holding
+from rufus_core.lineage.lease import EXPIRES_SECONDS, Beating, HolderWatch, Holding, parse_holding
 from rufus_core.lineage.names import record_id
 from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.roots import Root
@@ -48,32 +46,22 @@ class SharedLease(Beating):
 def acquire_shared(root: Root, name: str, fingerprint: str, expires_seconds: float | None = None) -> SharedLease:
     """Take the lease of an artifact at a shared root.
 
-    The holder is judged as in `lease.acquire`: by its process on this host, else by a beat that doesn't change for the
-    time that its lease says, on this process's own clock.
+    The holder is judged as in `lease.acquire`.
 
     Raises:
         LeaseHeld: its holder lives.
         InfrastructureError: the root fails.
     """
-    seen: Holding | None = None
-    began = 0.0
+    watch = HolderWatch(record_id(name, fingerprint))
     while True:
         holding = _highest(root, name, fingerprint)
-        owner = holding.owner
-        expired = holding == seen and time.monotonic() - began >= holding.expires_seconds
-        if owner is None or owner.gone() or expired:
-            taken = Holding(holding.token + 1, ProcessId.mine(), 0, expires_seconds or EXPIRES_SECONDS)
-            if root.create(lease_key(name, fingerprint, taken.token), _text(taken)):
-                return SharedLease(root, name, fingerprint, taken)
-            seen = None  # another job was quicker: its holding is looked at next
+        if not watch.is_over(holding):
+            watch.wait(holding)
             continue
-        if owner.here() or (seen is not None and holding != seen):
-            raise LeaseHeld(
-                f"a job of process {owner.pid} on {owner.host} is making it", where=record_id(name, fingerprint)
-            )
-        if seen is None:
-            seen, began = holding, time.monotonic()
-        time.sleep(holding.expires_seconds / LOOKS)
+        taken = Holding(holding.token + 1, ProcessId.mine(), 0, expires_seconds or EXPIRES_SECONDS)
+        if root.create(lease_key(name, fingerprint, taken.token), _text(taken)):
+            return SharedLease(root, name, fingerprint, taken)
+        watch = HolderWatch(record_id(name, fingerprint))  # another job was quicker: its holding is looked at next
 
 
 def _highest(root: Root, name: str, fingerprint: str) -> Holding:

@@ -101,19 +101,23 @@ def is_told_to_stop(pid: int) -> bool:
     return bool(int(found[1], 16) & 1 << (signal.SIGTERM - 1))
 
 
-def test_the_first_ctrl_c_lets_the_job_save_its_state(terminal: Terminal) -> None:
-    terminal.until(terminal.trains)
-    job = terminal.job()
-    terminal.type(CTRL_C)
+def assert_stopped(terminal: Terminal, job: ProcessId) -> None:
     code, shown = terminal.ended()
     assert code == 130
     assert "Stopped. Finished steps are kept: type `" in shown
     assert "Traceback" not in shown
     assert job.find() is None
+    assert list(terminal.home.processes()) == []
+
+
+def test_the_first_ctrl_c_lets_the_job_save_its_state(terminal: Terminal) -> None:
+    terminal.until(terminal.trains)
+    job = terminal.job()
+    terminal.type(CTRL_C)
+    assert_stopped(terminal, job)
     (log,) = terminal.home.folder.glob("jobs/base.*/job.log")
     (state,) = terminal.states()
     assert f"stopped after {state.replace('-', ' ')} of 1000000" in log.read_text()
-    assert list(terminal.home.processes()) == []
 
 
 def test_the_second_ctrl_c_ends_a_job_at_once(terminal: Terminal) -> None:
@@ -125,9 +129,4 @@ def test_the_second_ctrl_c_ends_a_job_at_once(terminal: Terminal) -> None:
     terminal.type(CTRL_C)
     terminal.until(lambda: is_told_to_stop(job.pid))
     terminal.type(CTRL_C)
-    code, shown = terminal.ended()
-    assert code == 130
-    assert "Stopped. Finished steps are kept: type `" in shown
-    assert "Traceback" not in shown
-    assert job.find() is None
-    assert list(terminal.home.processes()) == []
+    assert_stopped(terminal, job)

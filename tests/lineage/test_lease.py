@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import platform
 import threading
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -23,48 +20,19 @@ from rufus_core.lineage import fingerprint, lease
 from rufus_core.lineage.files import locked
 from rufus_core.lineage.lease import acquire, lease_file, lock_file, read_holding
 from rufus_core.lineage.process import ProcessId
+from tests.lineage.holders import Worker
 
 NAME = "stages/sft/train"
 FINGERPRINT = fingerprint("training", "1", {}, {})
 EXPIRES_SECONDS = 0.05
-FORK = multiprocessing.get_context("fork")
 
 
-class Worker:
-    """A process that holds leases on demand, on this host or on one that is called otherwise."""
-
-    def __init__(self, root: Path, host: str | None = None) -> None:
-        self._pipe, theirs = FORK.Pipe()
-        self.process = FORK.Process(target=_serve, args=(theirs, root, host), daemon=True)
-        self.process.start()
-
-    def __call__(self, word: str) -> Any:
-        """The token of the lease it has, or the name of the error."""
-        self._pipe.send(word)
-        return self._pipe.recv()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-
-
-def _serve(pipe: Any, root: Path, host: str | None) -> None:
-    if host is not None:
-        platform.uname = lambda: SimpleNamespace(node=host)  # type: ignore[assignment,return-value]
-    held = None
-    while True:
-        word = pipe.recv()
-        try:
-            if word == "acquire":
-                held = acquire(root, NAME, FINGERPRINT, EXPIRES_SECONDS)
-            elif word == "require":  # as publishing does
-                with locked(lock_file(root, NAME, FINGERPRINT)):
-                    held.require()
-            else:
-                getattr(held, word)()
-            pipe.send(held.token)
-        except LineageError as error:
-            pipe.send(type(error).__name__)
+def worker(root: Path, host: str | None = None) -> Worker:
+    return Worker(
+        lambda: acquire(root, NAME, FINGERPRINT, EXPIRES_SECONDS),
+        host,
+        publishing=lambda: locked(lock_file(root, NAME, FINGERPRINT)),
+    )
 
 
 class Leases(RuleBasedStateMachine):
@@ -81,7 +49,7 @@ class Leases(RuleBasedStateMachine):
         self.token = 0
 
     def start(self, host: str | None) -> Worker:
-        return Worker(Path(self.folder.name), host)
+        return worker(Path(self.folder.name), host)
 
     @rule(who=st.integers(0, 3))
     def acquire(self, who: int) -> None:
@@ -144,7 +112,7 @@ def test_leases_of_other_artifacts_are_other_leases(tmp_path: Path) -> None:
 
 
 def test_a_holder_of_another_host_lives_while_it_beats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    elsewhere = Worker(tmp_path, "there")
+    elsewhere = worker(tmp_path, "there")
     assert elsewhere("acquire") == 1
     with monkeypatch.context() as patch:
         patch.setattr(lease.time, "sleep", lambda _: elsewhere("renew"))
@@ -160,7 +128,7 @@ def test_clocks_that_differ_and_clocks_that_are_set_are_harmless(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hours: int
 ) -> None:
     """The holder's clock, and that of the host under a running process, is an hour off."""
-    elsewhere, here = Worker(tmp_path, "there"), acquire(tmp_path, "base", FINGERPRINT)
+    elsewhere, here = worker(tmp_path, "there"), acquire(tmp_path, "base", FINGERPRINT)
     assert elsewhere("acquire") == 1
     now, boot, created = time.time, psutil.boot_time, psutil.Process.create_time
     monkeypatch.setattr(time, "time", lambda: now() + hours * 3600)

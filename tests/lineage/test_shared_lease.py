@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import json
-import multiprocessing
 import platform
 import threading
 import time
@@ -13,50 +13,16 @@ from typing import Any
 import pytest
 
 from rufus_core.errors import LeaseHeld, LeaseLost, LineageError
-from rufus_core.lineage import fingerprint, shared_lease
+from rufus_core.lineage import fingerprint, lease
 from rufus_core.lineage.roots import open_root
 from rufus_core.lineage.shared_layout import lease_folder, lease_key
 from rufus_core.lineage.shared_lease import SharedLease, acquire_shared
-from tests.shared_roots import Place, on_host
+from tests.lineage.holders import Worker
+from tests.shared_roots import Place
 
 NAME = "stages/sft/train"
 KEY = fingerprint("training", "1", {}, {})
 EXPIRES_SECONDS = 0.05
-FORK = multiprocessing.get_context("fork")
-
-
-class Worker:
-    """A process that holds the lease on demand, on this host or on one that is called otherwise."""
-
-    def __init__(self, url: str, host: str | None = None) -> None:
-        self._pipe, theirs = FORK.Pipe()
-        self.process = FORK.Process(target=_serve, args=(theirs, url, host), daemon=True)
-        self.process.start()
-
-    def __call__(self, word: str) -> Any:
-        """The token of the lease it has, or the name of the error."""
-        self._pipe.send(word)
-        return self._pipe.recv()
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.join()
-
-
-def _serve(pipe: Any, url: str, host: str | None) -> None:
-    if host is not None:
-        on_host(host)
-    held, root = None, open_root(url)
-    while True:
-        word = pipe.recv()
-        try:
-            if word == "acquire":
-                held = acquire_shared(root, NAME, KEY, EXPIRES_SECONDS)
-            else:
-                getattr(held, word)()
-            pipe.send(held.token)
-        except LineageError as error:
-            pipe.send(type(error).__name__)
 
 
 Start = Callable[..., Worker]
@@ -67,7 +33,8 @@ def start(place: Place) -> Iterator[Start]:
     workers: list[Worker] = []
 
     def begin(host: str | None = None) -> Worker:
-        workers.append(Worker(place.url, host))
+        root = functools.cache(open_root)  # by the worker itself: a connection is for one process
+        workers.append(Worker(lambda: acquire_shared(root(place.url), NAME, KEY, EXPIRES_SECONDS), host))
         return workers[-1]
 
     yield begin
@@ -115,7 +82,7 @@ def test_a_holder_of_another_host_lives_while_it_beats(
     elsewhere = start("there")
     assert elsewhere("acquire") == 1
     with monkeypatch.context() as patch:
-        patch.setattr(shared_lease.time, "sleep", lambda _: elsewhere("renew"))
+        patch.setattr(lease.time, "sleep", lambda _: elsewhere("renew"))
         with pytest.raises(LeaseHeld, match="on there"):
             acquire(place)
     mine = acquire(place)  # it fell silent
