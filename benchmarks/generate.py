@@ -42,7 +42,7 @@ def make_requests(policy: Policy, problems: list[Problem]) -> list[GenerateReque
 
 def run_ours(policy: Policy, requests: list[GenerateRequest]) -> int:
     """Tokens that were asked for and made."""
-    engine = EmbeddedEngine(policy.model, policy.chat.tokenizer.pad_token_id, max_batch=BATCH)
+    engine = EmbeddedEngine(policy.model, max_batch=BATCH)
     return sum(len(result.output_ids) for result in engine.generate(requests))
 
 

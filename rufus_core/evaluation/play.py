@@ -39,7 +39,7 @@ def play(
     Raises:
         DataError: no stage plays problems of this family.
     """
-    engine = EmbeddedEngine(policy.model, policy.chat.tokenizer.pad_token_id)
+    engine = EmbeddedEngine(policy.model)
     results: dict[str, list[float | None]] = {problem.id: [] for problem in problems}
     num_played = 0
     by_family: dict[str, list[Problem]] = defaultdict(list)

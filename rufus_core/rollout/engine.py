@@ -1,162 +1,341 @@
-"""The embedded engine: SGLang's generate contract over a Hugging Face causal LM, in batches with a shared KV cache.
+"""The embedded engine: SGLang's generate contract over a Hugging Face causal LM, with dynamic batches and prefix reuse.
 
-Shapes: B requests in flight, T cached positions, V vocabulary.
+Shapes: B running sequences, N tokens, T positions, L layers, V vocabulary.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from rufus_core.errors import EngineError
-from rufus_core.ports import GenerateRequest, GenerateResult
-from rufus_core.rollout.kv_cache import roomy_cache
+from rufus_core.ports import GenerateRequest, GenerateResult, SamplingParams
+from rufus_core.rollout.decoder import Decoder, Piece
+from rufus_core.rollout.kv_cache import SHORTEST_PREFIX, RowCache
+from rufus_core.rollout.sampler import sample, uniform_numbers
 
-_COMPACT_BELOW = 0.7  # finished rows are dropped once the live ones fall below this share of the batch
+_PREFILL_TOKENS = 4096  # of prompts, put through the model at once
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """What a step did for one request: at most one token, and the result when it was the last."""
+
+    rid: str
+    token_ids: list[int]
+    logprobs: list[float]
+    result: GenerateResult | None = None
+
+
+@dataclass(slots=True)
+class _Sequence:
+    """A request in flight."""
+
+    request: GenerateRequest
+    limit: int  # tokens it may draw
+    uniform: list[float]
+    input_logprobs: list[float | None]
+    output: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    top: list[list[tuple[float, int]]] = field(default_factory=list)
+    cached: int = 0
+    ended: Literal["stop", "length", "abort"] | None = None
+
+    @property
+    def reusable(self) -> int:
+        """Positions of the prompt that another row may give; those whose output is asked for must be computed."""
+        wanted = self.request.input_logprobs_from
+        return len(self.request.input_ids) - 1 if wanted is None else max(wanted - 1, 0)
+
+    def take(self, token: int, logprob: float) -> None:
+        self.output.append(token)
+        self.logprobs.append(logprob)
+        if token in self.request.sampling_params.stop_token_ids:
+            self.ended = "stop"
+        elif len(self.output) == self.limit:
+            self.ended = "length"
 
 
 class EmbeddedEngine:
-    """Generates with the live weights of `model`: an update of the trainer's weights needs no copy.
+    """Generates with a copy of a model's weights, which `load_weights` replaces. It is used by one thread at a time.
 
-    Each request draws from its own seed, so a result doesn't depend on what else is in the batch.
+    Each step draws one token for every sequence that runs. Sequences join when there is a free row and leave when they
+    end. Each draws from its own seed; what it becomes depends on nothing else that the engine does.
+
+    A prompt that begins like another one, running or finished, starts from that one's keys and values: samples of one
+    prompt compute it once, and a later turn computes only what is new. `cache_bytes` bounds what is held: where rows of
+    `context_tokens` don't fit as often as `max_batch` says, fewer run at once.
+
+    Raises:
+        EngineError: not one row fits.
     """
 
-    def __init__(self, model: PreTrainedModel, pad_token_id: int, max_batch: int = 256) -> None:
-        self._model, self._pad, self._max_batch = model, pad_token_id, max_batch
-        self.weight_version = "0"
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        max_batch: int = 256,
+        context_tokens: int | None = None,
+        cache_bytes: int = 4 << 30,
+        version: str = "0",
+    ) -> None:
+        most = int(model.config.max_position_embeddings)
+        self.context_length = min(context_tokens or most, most)
+        self.vocab_size, self._num_layers = int(model.config.vocab_size), int(model.config.num_hidden_layers)
+        self.weight_version = version
+        self._decoder = Decoder(model, self.context_length)
+        shape = self._decoder.cache_shape
+        rows = min(2 * max_batch, cache_bytes // (shape.bytes_per_position * self.context_length))
+        if not rows:
+            size = shape.bytes_per_position * self.context_length
+            raise EngineError(
+                f"one sequence of {self.context_length} tokens needs {size:,} bytes, and the cache has {cache_bytes:,}",
+                hint="give a shorter context or more cache",
+            )
+        self.max_batch = min(max_batch, rows)
+        self._cache = RowCache(shape, rows, self.context_length)
+        self._running: list[_Sequence] = []  # sequence i is in row i
+        self._waiting: deque[_Sequence] = deque()
+        self._in_flight: dict[str, _Sequence] = {}
+        self._clock = 0
+
+    # -- requests ----------------------------------------------------------------------------------------------------
+
+    def check(self, request: GenerateRequest) -> None:
+        """Raises EngineError for what can't be served."""
+        ids, params = request.input_ids, request.sampling_params
+        where = f"request {request.rid}"
+        if not 0 < len(ids) < self.context_length:
+            raise EngineError(
+                f"a prompt of {len(ids)} tokens can't be continued",
+                where=where,
+                hint=f"the context holds {self.context_length} tokens",
+            )
+        if min(ids) < 0 or max(ids) >= self.vocab_size:
+            outside = next(i for i in ids if not 0 <= i < self.vocab_size)
+            raise EngineError(
+                f"token id {outside} is not in the vocabulary",
+                where=where,
+                hint=f"ids go from 0 to {self.vocab_size - 1}",
+            )
+        if request.return_routed_experts and not self._decoder.moe_layers:
+            raise EngineError("this model has no experts, and so no routing to return", where=where)
+        if fault := _fault(params):
+            raise EngineError(fault, where=where)
+
+    def add(self, request: GenerateRequest) -> None:
+        """Queue a request. Raises EngineError as `check` does, and for an id that is in flight."""
+        self.check(request)
+        if request.rid in self._in_flight:
+            raise EngineError("another request with this id is in flight", where=f"request {request.rid}")
+        limit = min(request.sampling_params.max_new_tokens, self.context_length - len(request.input_ids))
+        unpredicted = [None] if request.input_logprobs_from == 0 else []
+        sequence = _Sequence(request, limit, uniform_numbers(request.sampling_params, limit), [*unpredicted])
+        self._in_flight[request.rid] = sequence
+        self._waiting.append(sequence)
+
+    def abort(self, rid: str) -> None:
+        """End a request; the next step returns what it has so far. One that isn't in flight has ended already."""
+        if rid in self._in_flight:
+            self._in_flight[rid].ended = "abort"
 
     @property
-    def context_length(self) -> int:
-        return int(self._model.config.max_position_embeddings)
+    def num_running(self) -> int:
+        return len(self._running)
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def idle(self) -> bool:
+        return not self._in_flight
+
+    def flush_cache(self) -> bool:
+        """Forget all kept prefixes; False, and nothing happens, while a request is in flight."""
+        if self.idle:
+            self._cache.outdate()
+        return self.idle
+
+    def load_weights(self, model: PreTrainedModel, version: str) -> None:
+        """Use another model's weights from the next step on; it has the same shape.
+
+        What runs goes on, from keys and values of the weights it had. Nothing that starts later shares those.
+        """
+        self._decoder.load(model)
+        self._cache.outdate()
+        self.weight_version = version
 
     def generate(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
-        """Results in the order of the requests.
+        """Results in the order of the requests, whose ids may be equal.
 
         Raises:
-            EngineError: a prompt is empty or leaves no room in the context.
+            EngineError: a prompt is empty or leaves no room in the context, or something else can't be served.
         """
         for request in requests:
-            if not 0 < len(request.input_ids) < self.context_length:
-                raise EngineError(
-                    f"a prompt of {len(request.input_ids)} tokens can't be continued",
-                    where=f"request {request.rid}",
-                    hint=f"the context holds {self.context_length} tokens",
-                )
-        # Prompts of similar length share a batch, which keeps padding small.
-        order = sorted(range(len(requests)), key=lambda i: (len(requests[i].input_ids), i))
+            self.check(request)
+        for index, request in enumerate(requests):
+            self.add(replace(request, rid=str(index)))
         results: dict[int, GenerateResult] = {}
-        was_training = self._model.training
-        self._model.eval()
-        try:
-            with torch.no_grad():
-                for start in range(0, len(order), self._max_batch):
-                    chunk = order[start : start + self._max_batch]
-                    results.update(zip(chunk, self._generate_batch([requests[i] for i in chunk]), strict=True))
-        finally:
-            self._model.train(was_training)
+        while not self.idle:
+            for progress in self.step():
+                if progress.result is not None:
+                    index = int(progress.rid)
+                    results[index] = replace(progress.result, rid=requests[index].rid)
         return [results[i] for i in range(len(requests))]
 
-    def _generate_batch(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
-        width = max(len(r.input_ids) for r in requests)
-        ids_BT = torch.full((len(requests), width), self._pad)
-        mask_BT = torch.zeros((len(requests), width), dtype=torch.long)
-        for row, request in enumerate(requests):
-            length = len(request.input_ids)
-            ids_BT[row, width - length :] = torch.tensor(request.input_ids)
-            mask_BT[row, width - length :] = 1
-        room = [self.context_length - len(r.input_ids) for r in requests]
-        limits_B = torch.tensor(
-            [min(r.sampling_params.max_new_tokens, free) for r, free in zip(requests, room, strict=True)]
-        )
-        sampler = Sampler(requests, int(limits_B.max()))
-        outputs: list[list[int]] = [[] for _ in requests]
-        logprobs: list[list[float]] = [[] for _ in requests]
-        stopped = [False] * len(requests)
+    # -- steps -------------------------------------------------------------------------------------------------------
 
-        rows_B = torch.arange(len(requests))  # which request each live row belongs to
-        cache = roomy_cache(self._model.config)
-        step_ids, positions = ids_BT, (mask_BT.cumsum(1) - 1).clamp(min=0)
-        for step in range(int(limits_B.max())):
-            logits_BV = self._model(
-                input_ids=step_ids,
-                attention_mask=mask_BT,
-                position_ids=positions,
-                cache=cache,
-                use_cache=True,
-                logits_to_keep=1,
-            ).logits[:, -1]
-            tokens_B, logprobs_B = sampler.sample(logits_BV.float(), rows_B, step)
-            alive = []
-            for i, (row, token, logprob) in enumerate(
-                zip(rows_B.tolist(), tokens_B.tolist(), logprobs_B.tolist(), strict=True)
-            ):
-                if stopped[row] or len(outputs[row]) >= limits_B[row]:
-                    continue
-                outputs[row].append(token)
-                logprobs[row].append(logprob)
-                stopped[row] = token in requests[row].sampling_params.stop_token_ids
-                if not stopped[row] and len(outputs[row]) < limits_B[row]:
-                    alive.append(i)
-            if not alive:
-                break
-            if len(alive) < _COMPACT_BELOW * len(rows_B):
-                keep = torch.tensor(alive)
-                cache.batch_select_indices(keep)
-                rows_B, tokens_B, mask_BT, positions = rows_B[keep], tokens_B[keep], mask_BT[keep], positions[keep]
-            step_ids = tokens_B[:, None]
-            mask_BT = torch.cat([mask_BT, mask_BT.new_ones(len(rows_B), 1)], dim=1)
-            positions = positions[:, -1:] + 1
+    def step(self) -> list[Progress]:
+        """Let waiting requests join, draw one token for each that runs, and tell what happened."""
+        self._clock += 1
+        with torch.inference_mode():
+            told = [Progress(r.rid, [], [], r) for r in self._end_some()]
+            self._admit()
+            return told + self._decode() if self._running else told
+
+    def _admit(self) -> None:
+        """Give waiting requests rows, and put their prompts but for the last token through the model.
+
+        A prompt that shares more with one that joins in this step than with any row waits for the next step.
+        """
+        joining: list[tuple[_Sequence, Piece]] = []
+        put_off: list[_Sequence] = []
+        first = len(self._running)
+        while self._waiting and len(self._running) < self.max_batch:
+            sequence = self._waiting.popleft()
+            ids = list(sequence.request.input_ids[:-1])
+            shared_R = self._cache.shared_prefixes(ids)
+            row = len(self._running)
+            at_hand = max(shared_R[:first].max(initial=0), shared_R[row:].max(initial=0))
+            if shared_R[first:row].max(initial=0) >= at_hand + SHORTEST_PREFIX:
+                put_off.append(sequence)
+                continue
+            shared_R[first:row] = 0
+            self._cache.make_room(len(ids))
+            sequence.cached = self._cache.begin(row, ids, sequence.reusable, self._clock, shared_R)
+            self._running.append(sequence)
+            joining.append((sequence, Piece(row, sequence.cached, ids[sequence.cached :])))
+        self._waiting.extendleft(reversed(put_off))
+        for batch in _cut([(s, piece) for s, piece in joining if piece.ids]):
+            self._prefill(batch)
+
+    def _prefill(self, batch: Sequence[tuple[_Sequence, Piece]]) -> None:
+        hidden_ND = self._decoder.prefill(self._cache, [piece for _, piece in batch])
+        sizes = [len(piece.ids) for _, piece in batch]
+        for (sequence, piece), hidden_nD in zip(batch, torch.split(hidden_ND, sizes), strict=True):
+            wanted = sequence.request.input_logprobs_from
+            if wanted is None:
+                continue
+            # Position p predicts the token at p + 1.
+            targets = range(max(wanted, piece.start + 1), piece.start + len(piece.ids) + 1)
+            if targets:
+                chosen_nD = hidden_nD[targets.start - 1 - piece.start :]
+                ids_n1 = torch.tensor([sequence.request.input_ids[t] for t in targets])[:, None]
+                logprobs_nV = torch.log_softmax(self._decoder.logits(chosen_nD), dim=-1)
+                sequence.input_logprobs += logprobs_nV.gather(-1, ids_n1)[:, 0].tolist()
+
+    def _end_some(self) -> list[GenerateResult]:
+        """Results of those that have ended; their rows go to the end, and are kept while there is room."""
+        results = [self._result(s, None) for s in self._waiting if s.ended]
+        self._waiting = deque(s for s in self._waiting if not s.ended)
+        for row in range(len(self._running) - 1, -1, -1):
+            if self._running[row].ended:
+                results.append(self._result(self._running[row], row))
+                last = len(self._running) - 1
+                self._cache.swap(row, last)
+                self._running[row] = self._running[last]
+                self._running.pop()
+        return results
+
+    def _decode(self) -> list[Progress]:
+        running, size = self._running, len(self._running)
+        positions_B = self._cache.lengths[:size]
+        self._cache.make_room(int(positions_B.max()) + 1)
+        ids_B = torch.tensor([s.output[-1] if s.output else s.request.input_ids[-1] for s in running])
+        hidden_BD = self._decoder.decode(self._cache, ids_B, torch.from_numpy(positions_B.copy()))
+        self._cache.lengths[:size] += 1
+        params = [s.request.sampling_params for s in running]
+        uniform = [s.uniform[len(s.output)] for s in running]
+        tokens_B, logprobs_B, logprobs_BV = sample(self._decoder.logits(hidden_BD), params, uniform)
+        tokens, logprobs = tokens_B.tolist(), logprobs_B.tolist()
+        for row, sequence in enumerate(running):
+            sequence.take(tokens[row], logprobs[row])
+            if sequence.request.top_logprobs:
+                sequence.top.append(_most_likely(logprobs_BV[row], sequence.request.top_logprobs))
+        rids = [s.request.rid for s in running]
+        results = {result.rid: result for result in self._end_some()}
         return [
-            GenerateResult(
-                rid=request.rid,
-                output_ids=outputs[row],
-                output_logprobs=logprobs[row],
-                finish_reason="stop" if stopped[row] else "length",
-                weight_version=self.weight_version,
-            )
-            for row, request in enumerate(requests)
+            Progress(rid, [token], [logprob], results.get(rid))
+            for rid, token, logprob in zip(rids, tokens, logprobs, strict=True)
         ]
 
-
-class Sampler:
-    """Draws by inverse transform from uniform numbers fixed by each request's seed.
-
-    Reported log-probs are of the distribution at the sampling temperature, before top-p and top-k, as in SGLang.
-    """
-
-    def __init__(self, requests: Sequence[GenerateRequest], steps: int) -> None:
-        params = [r.sampling_params for r in requests]
-        uniform = []
-        for p in params:
-            generator = torch.Generator().manual_seed(p.sampling_seed)
-            uniform.append(torch.rand(steps, generator=generator, dtype=torch.float64))
-        self._uniform_BS = torch.stack(uniform)
-        self._temperature_B = torch.tensor([p.temperature for p in params])
-        self._top_p_B = torch.tensor([p.top_p for p in params])
-        self._top_k = [p.top_k for p in params]
-
-    def sample(self, logits_BV: torch.Tensor, rows_B: torch.Tensor, step: int) -> tuple[torch.Tensor, torch.Tensor]:
-        temperature_B = self._temperature_B[rows_B]
-        greedy_B = temperature_B <= 0
-        scaled_BV = logits_BV / torch.where(greedy_B, 1.0, temperature_B)[:, None]
-        logprobs_BV = torch.log_softmax(scaled_BV, dim=-1)
-        probs_BV = logprobs_BV.exp().double()
-        if bool((self._top_p_B[rows_B] < 1).any()) or any(self._top_k[row] > 0 for row in rows_B.tolist()):
-            probs_BV = self._truncate(probs_BV, rows_B)
-        cumulative_BV = probs_BV.cumsum(-1)
-        threshold_B = self._uniform_BS[rows_B, step] * cumulative_BV[:, -1]
-        drawn_B = torch.searchsorted(cumulative_BV, threshold_B[:, None], right=True)[:, 0]
-        tokens_B = torch.where(greedy_B, logits_BV.argmax(-1), drawn_B.clamp(max=logits_BV.shape[-1] - 1))
-        return tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0]
-
-    def _truncate(self, probs_BV: torch.Tensor, rows_B: torch.Tensor) -> torch.Tensor:
-        sorted_BV, order_BV = probs_BV.sort(dim=-1, descending=True, stable=True)
-        before_BV = sorted_BV.cumsum(-1) - sorted_BV  # mass of everything more likely
-        keep_BV = before_BV < self._top_p_B[rows_B].double()[:, None]
-        top_k_B = torch.tensor(
-            [self._top_k[row] if self._top_k[row] > 0 else probs_BV.shape[-1] for row in rows_B.tolist()]
+    def _result(self, sequence: _Sequence, row: int | None) -> GenerateResult:
+        request = sequence.request
+        del self._in_flight[request.rid]
+        assert sequence.ended is not None
+        return GenerateResult(
+            rid=request.rid,
+            output_ids=sequence.output,
+            output_logprobs=sequence.logprobs,
+            finish_reason=sequence.ended,
+            weight_version=self.weight_version,
+            cached_tokens=sequence.cached,
+            routed_experts=self._routing(row) if request.return_routed_experts else None,
+            input_logprobs=sequence.input_logprobs if request.input_logprobs_from is not None else None,
+            top_logprobs=sequence.top if request.top_logprobs else None,
         )
-        keep_BV &= torch.arange(probs_BV.shape[-1])[None, :] < top_k_B[:, None]
-        return torch.zeros_like(probs_BV).scatter(-1, order_BV, sorted_BV * keep_BV)
+
+    def _routing(self, row: int | None) -> NDArray[np.int32]:
+        """[tokens, layers, experts a token] of what a row holds; layers without experts are zeros."""
+        held_TMK = (
+            self._cache.routing[row, : self._cache.lengths[row]] if row is not None else self._cache.routing[0, :0]
+        )
+        routing = np.zeros((len(held_TMK), self._num_layers, held_TMK.shape[-1]), dtype=np.int32)
+        routing[:, self._decoder.moe_layers] = held_TMK.numpy()
+        return routing
+
+
+def _fault(params: SamplingParams) -> str | None:
+    """What is wrong with sampling parameters."""
+    if params.max_new_tokens < 1:
+        return f"max_new_tokens must be at least 1, not {params.max_new_tokens}"
+    if not (math.isfinite(params.temperature) and params.temperature >= 0):
+        return f"temperature must be a number from 0 on, not {params.temperature}"
+    if not 0 < params.top_p <= 1:
+        return f"top_p must be above 0 and at most 1, not {params.top_p}"
+    if params.top_k < 1 and params.top_k != -1:
+        return f"top_k must be at least 1, or -1 for all tokens, not {params.top_k}"
+    if not -(2**63) <= params.sampling_seed < 2**64:
+        return f"sampling_seed must fit into 64 bits, not {params.sampling_seed}"
+    return None
+
+
+def _cut(joining: Sequence[tuple[_Sequence, Piece]]) -> Iterator[list[tuple[_Sequence, Piece]]]:
+    """Batches of at most `_PREFILL_TOKENS` tokens; a piece that doesn't fit goes on in the next batch."""
+    batch: list[tuple[_Sequence, Piece]] = []
+    room = _PREFILL_TOKENS
+    for sequence, piece in joining:
+        start = 0
+        while start < len(piece.ids):
+            part = piece.ids[start : start + room]
+            batch.append((sequence, Piece(piece.row, piece.start + start, part)))
+            start, room = start + len(part), room - len(part)
+            if not room:
+                yield batch
+                batch, room = [], _PREFILL_TOKENS
+    if batch:
+        yield batch
+
+
+def _most_likely(logprobs_V: Tensor, count: int) -> list[tuple[float, int]]:
+    values, ids = logprobs_V.topk(min(count, len(logprobs_V)))
+    return list(zip(values.tolist(), ids.tolist(), strict=True))

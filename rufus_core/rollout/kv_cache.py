@@ -1,56 +1,126 @@
-"""A key-value cache with room to grow, so that a new token is written in place instead of copying the whole cache."""
+"""Keys, values and routing of every sequence that the engine holds: one row each.
+
+Shapes: R rows, T positions, L layers, M of them with experts, G key-value heads, D size of a head, K experts a token.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from transformers import DynamicCache, PretrainedConfig
-from transformers.cache_utils import DynamicLayer
 
-_ROOM = 64  # positions added whenever the room is used up
-
-
-def roomy_cache(config: PretrainedConfig) -> DynamicCache:
-    """An empty cache for a model; layers of other kinds (sliding windows) stay as the model's configuration wants."""
-    cache = DynamicCache(config=config)
-    cache.layers = [_RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
-    return cache
+_FIRST_ROOM = 256  # positions of an empty cache; it doubles when a sequence needs more
+SHORTEST_PREFIX = 8  # tokens; computing fewer again costs less than looking for them
 
 
-class _RoomyLayer(DynamicLayer):  # type: ignore[misc]
-    """`keys` and `values` [B, heads, T, dim] are views of larger buffers."""
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What one position of a row holds."""
 
-    keys: Tensor
-    values: Tensor
+    layers: int
+    kv_heads: int
+    head_dim: int
+    moe_layers: int = 0
+    experts_per_token: int = 0
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._buffers: tuple[Tensor, Tensor] | None = None
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        start = self.get_seq_length()
-        end = start + key_states.shape[-2]
-        if self._buffers is None or not _fits(self._buffers[0], key_states, end):
-            self._buffers = _grown(self.keys, key_states, start, end), _grown(self.values, value_states, start, end)
-        keys, values = self._buffers
-        keys[:, :, start:end] = key_states
-        values[:, :, start:end] = value_states
-        self.keys, self.values = keys[:, :, :end], values[:, :, :end]
-        return self.keys, self.values
+    @property
+    def bytes_per_position(self) -> int:
+        routing = self.moe_layers * self.experts_per_token
+        return 2 * self.layers * self.kv_heads * self.head_dim * 4 + routing * 2 + 8
 
 
-def _fits(buffer: Tensor, states: Tensor, end: int) -> bool:
-    # The batch shrinks when finished rows are dropped.
-    return buffer.shape[0] == states.shape[0] and buffer.shape[-2] >= end
+class RowCache:
+    """Rows [0, n) run; the others keep what finished, as long as nothing else needs them.
 
+    A row holds `lengths[row]` tokens: their ids, and for each layer their keys and values [T, 2, G, D]. It may be
+    shared from while it is `fresh`: of the present weights. Rows change places by copying, so that those which run are
+    always a view from the top.
+    """
 
-def _grown(held: Tensor, states: Tensor, start: int, end: int) -> Tensor:
-    batch, heads, _, dim = states.shape
-    buffer = torch.empty((batch, heads, end + _ROOM, dim), dtype=states.dtype, device=states.device)
-    if start:
-        buffer[:, :, :start] = held
-    return buffer
+    def __init__(self, shape: CacheShape, rows: int, max_positions: int) -> None:
+        self.shape, self.rows, self.max_positions = shape, rows, max_positions
+        self.positions = min(_FIRST_ROOM, max_positions)
+        self.lengths: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self.fresh: NDArray[np.bool_] = np.ones(rows, dtype=np.bool_)
+        self.last_used: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
+        self._allocate()
+
+    def _allocate(self) -> None:
+        shape, room = self.shape, (self.rows, self.positions)
+        # Pages that no row has reached cost no memory. Zeros, and not what was there: a masked NaN is still NaN.
+        self.layers = [torch.zeros(*room, 2, shape.kv_heads, shape.head_dim) for _ in range(shape.layers)]
+        self.ids = torch.zeros(room, dtype=torch.int64)
+        self.routing = torch.zeros(*room, shape.moe_layers, shape.experts_per_token, dtype=torch.int16)
+
+    def _planes(self) -> list[Tensor]:
+        return [self.ids, self.routing, *self.layers]
+
+    def make_room(self, positions: int) -> None:
+        """Let every row hold at least so many positions; not more than `max_positions`, which is up to the caller."""
+        if positions <= self.positions:
+            return
+        held, before = self._planes(), self.positions
+        while self.positions < positions:
+            self.positions = min(2 * self.positions, self.max_positions)
+        self._allocate()
+        for old, new in zip(held, self._planes(), strict=True):
+            new[:, :before] = old
+
+    def copy(self, source: int, target: int, positions: int) -> None:
+        """Let `target` hold the first `positions` of `source`, and nothing else."""
+        if source != target:
+            for plane in self._planes():
+                plane[target, :positions] = plane[source, :positions]
+            self.fresh[target], self.last_used[target] = self.fresh[source], self.last_used[source]
+        self.lengths[target] = positions
+
+    def swap(self, one: int, other: int) -> None:
+        if one == other:
+            return
+        positions = int(max(self.lengths[one], self.lengths[other]))
+        for plane in self._planes():
+            kept = plane[one, :positions].clone()
+            plane[one, :positions] = plane[other, :positions]
+            plane[other, :positions] = kept
+        for facts in (self.lengths, self.fresh, self.last_used):
+            facts[[one, other]] = facts[[other, one]]
+
+    def begin(self, row: int, ids: Sequence[int], most: int, now: int, shared_R: NDArray[np.int64]) -> int:
+        """Let `row`, the first that doesn't run, hold `ids`, and say how many of them (at most `most`) it has already.
+
+        They come from the row that shares most of them. One that doesn't run and is shared whole, or is used up
+        anyway, gives its place; from any other the shared part is copied, and what `row` held moves to the place of
+        what was least recently used.
+        """
+        donor = int(shared_R.argmax())
+        known = min(int(shared_R[donor]), most)
+        oldest = row + int(self.last_used[row:].argmin())
+        if known and donor >= row and (known == self.lengths[donor] or donor in (row, oldest)):
+            self.swap(donor, row)
+        else:
+            self.copy(row, oldest, int(self.lengths[row]))
+            self.copy(donor, row, known)
+        self.ids[row, : len(ids)] = torch.tensor(ids)
+        self.lengths[row], self.fresh[row], self.last_used[row] = len(ids), True, now
+        return known
+
+    def outdate(self) -> None:
+        """The weights have changed: nothing that is held may be shared from."""
+        self.fresh[:] = False
+
+    def shared_prefixes(self, ids: Sequence[int]) -> NDArray[np.int64]:
+        """How many of its first tokens each row shares with `ids`; 0 where that is fewer than the shortest of use."""
+        shared: NDArray[np.int64] = np.zeros(self.rows, dtype=np.int64)
+        if len(ids) < SHORTEST_PREFIX:
+            return shared
+        wanted, held = np.asarray(ids), self.ids.numpy()
+        begin = (held[:, :SHORTEST_PREFIX] == wanted[:SHORTEST_PREFIX]).all(axis=1)
+        for row in np.flatnonzero(begin & self.fresh & (self.lengths >= SHORTEST_PREFIX)):
+            width = min(len(ids), int(self.lengths[row]))
+            differs = held[row, :width] != wanted[:width]
+            shared[row] = differs.argmax() if differs.any() else width
+        return shared

@@ -63,7 +63,7 @@ def train_rl(
 ) -> None:
     """Train in place, from where `state` is. `save(step)` is called at every checkpoint interval and at the end.
 
-    The rollout engine shares the trainer's weights, so every step rolls out the newest policy (synchronous, colocated).
+    The rollout engine takes the trainer's weights before each step, which so rolls out the newest policy (synchronous).
     Problems whose prompt leaves no room for an answer are left out; the metric `problems_without_room` counts them.
 
     Raises:
@@ -72,12 +72,15 @@ def train_rl(
     """
     steps = stage.run.steps
     assert steps is not None
-    engine = EmbeddedEngine(policy.model, policy.chat.tokenizer.pad_token_id)
     starts = [1, *(phase.from_step for phase in stage.phases)]
     needs_reference = any(at_step(stage, step).algorithm.kl_coef for step in starts)
     reference = copy.deepcopy(policy.model).eval() if needs_reference else None  # the parent, before it is trained
     optimizer = make_optimizer(policy.model.train(), stage.optimizer)
     begun = state.begin(policy.model, optimizer)
+    longest = max(
+        limits_of(at_step(stage, step), policy.context_length, training=True).trajectory_tokens for step in starts
+    )
+    engine = EmbeddedEngine(policy.model, context_tokens=longest)
     room = limits_of(stage, policy.context_length, training=True).trajectory_tokens
     fitting = [p for p in problems if len(policy.chat.prompt_ids(p.prompt, p.tools)) < room]
     if problems and not fitting:
@@ -87,8 +90,8 @@ def train_rl(
     for step in range(begun.step + 1, steps + 1):
         now = at_step(stage, step)
         limits = limits_of(now, policy.context_length, training=True)
-        engine.weight_version = str(step - 1)
         started = time.perf_counter()
+        engine.load_weights(policy.model, str(step - 1))
         size = now.rollout.samples_per_prompt
         rollout = _rollout(engine, policy, gym, limits, size, _group_seeds(seed, step), workers)
         groups, issued, counts = collect(stream, rollout, now.rollout.prompts_per_rollout, now.dynamic_sampling)

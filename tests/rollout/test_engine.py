@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ STOPS = tuple(range(0, 380, 12))  # many, so that random weights stop at many le
 
 @pytest.fixture(scope="module")
 def engine(tiny_policy: Policy) -> EmbeddedEngine:
-    return EmbeddedEngine(tiny_policy.model, tiny_policy.chat.tokenizer.pad_token_id)
+    return EmbeddedEngine(tiny_policy.model)
 
 
 def request(prompt: Sequence[int] = PROMPT, rid: str = "r", **params: Any) -> GenerateRequest:
@@ -83,14 +84,16 @@ def test_top_p_and_top_k_leave_reported_logprobs_alone(engine: EmbeddedEngine, t
     assert result.output_logprobs == pytest.approx(full_logprobs(tiny_policy, PROMPT, result.output_ids, 1.0), abs=1e-5)
 
 
-def test_live_weights_and_their_version_are_used(tiny_policy: Policy) -> None:
+def test_loaded_weights_and_their_version_are_used(tiny_policy: Policy) -> None:
     model = copy.deepcopy(tiny_policy.model)
-    engine = EmbeddedEngine(model, 0)
+    engine = EmbeddedEngine(model)
     [before] = engine.generate([request(temperature=0.0)])
     with torch.no_grad():
         model.lm_head.weight.mul_(-1)
-    engine.weight_version = "1"
+    [same] = engine.generate([request(temperature=0.0)])
+    engine.load_weights(model, "1")
     [after] = engine.generate([request(temperature=0.0)])
+    assert same == replace(before, cached_tokens=same.cached_tokens)
     assert before.output_ids != after.output_ids
     assert (before.weight_version, after.weight_version) == ("0", "1")
 
@@ -117,21 +120,21 @@ def test_results_do_not_depend_on_the_batch(tiny_policy: Policy) -> None:
         )
         for i, prompt in enumerate(prompts([3, 30, 3, 12, 1, 60, 12, 8, 8, 100]))
     ]
-    alone = [EmbeddedEngine(tiny_policy.model, 0).generate([r])[0] for r in requests]
+    alone = [EmbeddedEngine(tiny_policy.model).generate([r])[0] for r in requests]
     assert {r.finish_reason for r in alone} == {"stop", "length"}
     for max_batch in (1, 3, 256):
-        engine = EmbeddedEngine(tiny_policy.model, 0, max_batch)
+        engine = EmbeddedEngine(tiny_policy.model, max_batch)
         for one, other in zip(engine.generate(requests), alone, strict=True):
             same(one, other)
-    for one, other in zip(EmbeddedEngine(tiny_policy.model, 0).generate(requests[::-1]), alone[::-1], strict=True):
+    for one, other in zip(EmbeddedEngine(tiny_policy.model).generate(requests[::-1]), alone[::-1], strict=True):
         same(one, other)
 
 
 def test_padding_is_never_looked_at(tiny_policy: Policy) -> None:
     batch = [request(p, sampling_seed=i) for i, p in enumerate(prompts([2, 50]))]
     for one, other in zip(
-        EmbeddedEngine(tiny_policy.model, 0).generate(batch),
-        EmbeddedEngine(tiny_policy.model, 77).generate(batch),
+        EmbeddedEngine(tiny_policy.model).generate(batch),
+        EmbeddedEngine(tiny_policy.model).generate(batch),
         strict=True,
     ):
         same(one, other)
@@ -182,17 +185,6 @@ def test_a_prompt_that_cannot_be_continued_is_refused(engine: EmbeddedEngine, le
     assert engine.context_length == 128
     with pytest.raises(EngineError, match=f"request bad: a prompt of {length} tokens"):
         engine.generate([request(), request([1] * length, rid="bad")])
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_the_model_is_left_in_the_mode_it_was_in(tiny_policy: Policy, training: bool) -> None:
-    model = copy.deepcopy(tiny_policy.model).train(training)
-    engine = EmbeddedEngine(model, 0)
-    engine.generate([request(max_new_tokens=1)])
-    assert model.training is training
-    with pytest.raises(IndexError):
-        engine.generate([request([10**6])])
-    assert model.training is training
 
 
 # -- sampling ---------------------------------------------------------------------------------------------------------
