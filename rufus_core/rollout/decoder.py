@@ -10,7 +10,7 @@ d size of a head, E experts, K of them for each token, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +23,7 @@ from rufus_core.rollout.kv_cache import CacheShape, RowCache
 from rufus_core.rollout.weights import Experts, Layer, Mlp, Weights
 
 _ROWS = 4  # of the smallest block of rows that products treat alike
-_WIDTH, _BLOCK = 64, 512  # positions: steps of the ladder, and the block in which attention runs over them
+_WIDTH, _UNCUT, _BLOCK = 16, 192, 512  # positions: a step of the ladder, an uncut sum, a block of attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,7 @@ class Decoder:
         self._weights = Weights.copy_of(model)
         self._eps = float(config.rms_norm_eps)
         self._heads, self._kv_heads = int(config.num_attention_heads), int(config.num_key_value_heads)
+        self._share = self._heads // self._kv_heads
         self._head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // self._heads)
         self._router = _Router(config) if any(isinstance(x.mlp, Experts) for x in self._weights.layers) else None
         self._cos_Td, self._sin_Td = _rotations(model.base_model.rotary_emb, max_positions)
@@ -64,75 +65,35 @@ class Decoder:
     def logits(self, hidden_ND: Tensor) -> Tensor:
         return linear(_filled(hidden_ND), self._weights.head)[: len(hidden_ND)]
 
-    def decode(self, cache: RowCache, ids_B: Tensor, positions_B: Tensor) -> Tensor:
-        """Put one token of each of the first B rows through the model; hidden states [B, D] after the last norm."""
-        size = len(ids_B)
-        rows_B = torch.arange(size)
-        width = _attention_width(int(positions_B.max()) + 1)
-        mask_B11T = (torch.arange(width) <= positions_B[:, None])[:, None, None]
-        queries = -(-self._heads // self._kv_heads // _ROWS) * _ROWS
+    def forward(self, cache: RowCache, ids_B: Tensor, positions_B: Tensor, pieces: Sequence[Piece]) -> Tensor:
+        """Put one token of each of the first B rows, and pieces of prompts of later ones, through the model.
 
-        def attend(held_RT2Gd: Tensor, query_NHd: Tensor, kv_N2Gd: Tensor) -> Tensor:
-            held_RT2Gd[rows_B, positions_B] = kv_N2Gd
-            query_BGSd = query_NHd.reshape(size, self._kv_heads, -1, self._head_dim)
-            spread_BGSd = query_BGSd.new_zeros(size, self._kv_heads, queries, self._head_dim)
-            spread_BGSd[:, :, : query_BGSd.shape[2]] = query_BGSd
-            keys, values = held_RT2Gd[:size, :width].permute(2, 0, 3, 1, 4)
-            out_BGSd = scaled_dot_product_attention(spread_BGSd, keys, values, attn_mask=mask_B11T)
-            return out_BGSd[:, :, : query_BGSd.shape[2]].flatten(1)
-
-        cache.ids[rows_B, positions_B] = ids_B
-        return self._forward(ids_B, positions_B, rows_B, cache, attend)
-
-    def prefill(self, cache: RowCache, pieces: Sequence[Piece]) -> Tensor:
-        """Put tokens of prompts through the model; hidden states [N, D] after the last norm, piece after piece."""
+        Hidden states [N, D] after the last norm: those of the B rows, then those of each piece.
+        """
         sizes = [len(piece.ids) for piece in pieces]
-        rows_N = torch.repeat_interleave(torch.tensor([p.row for p in pieces]), torch.tensor(sizes))
-        ids_N = torch.tensor([token for piece in pieces for token in piece.ids])
-        positions_N = torch.cat([torch.arange(p.start, p.start + len(p.ids)) for p in pieces])
-        share = self._heads // self._kv_heads
-        masks = [_causal(piece, share) for piece in pieces]
-
-        def attend(held_RT2Gd: Tensor, query_NHd: Tensor, kv_N2Gd: Tensor) -> Tensor:
-            held_RT2Gd[rows_N, positions_N] = kv_N2Gd
-            outputs, first = [], 0
-            for piece, size, mask in zip(pieces, sizes, masks, strict=True):
-                query_nHd = query_NHd[first : first + size]
-                query_Gqd = (
-                    query_nHd.reshape(size, self._kv_heads, -1)
-                    .transpose(0, 1)
-                    .reshape(self._kv_heads, -1, self._head_dim)
-                )
-                query_Gqd = pad(query_Gqd, (0, 0, 0, mask.shape[0] - query_Gqd.shape[1]))
-                keys, values = held_RT2Gd[piece.row, : mask.shape[1]].permute(1, 2, 0, 3)
-                out_Gqd = scaled_dot_product_attention(query_Gqd[None], keys[None], values[None], attn_mask=mask)[0]
-                out_GnD = out_Gqd[:, : size * share].reshape(self._kv_heads, size, -1)
-                outputs.append(out_GnD.transpose(0, 1).flatten(1))
-                first += size
-            return torch.cat(outputs)
-
+        rows_N = torch.tensor(
+            [*range(len(ids_B)), *(p.row for p, size in zip(pieces, sizes, strict=True) for _ in range(size))]
+        )
+        ids_N = torch.cat([ids_B, *(torch.tensor(piece.ids) for piece in pieces)])
+        positions_N = torch.cat([positions_B, *(torch.arange(p.start, p.start + len(p.ids)) for p in pieces)])
         cache.ids[rows_N, positions_N] = ids_N
-        return self._forward(ids_N, positions_N, rows_N, cache, attend)
 
-    def _forward(
-        self,
-        ids_N: Tensor,
-        positions_N: Tensor,
-        rows_N: Tensor,
-        cache: RowCache,
-        attend: Callable[[Tensor, Tensor, Tensor], Tensor],
-    ) -> Tensor:
-        size, heads, kv_heads = len(ids_N), self._heads, self._kv_heads
+        attentions: list[_Rows | _OnePiece] = [_Rows(positions_B, self._share)] if len(ids_B) else []
+        attentions += [_OnePiece(piece, self._share) for piece in pieces]
+        cuts = [len(ids_B)] * bool(len(ids_B)) + sizes
+
         hidden_ND = _filled(embedding(ids_N, self._weights.embedding))
         cos_N1d, sin_N1d = self._cos_Td[positions_N, None], self._sin_Td[positions_N, None]
+        size, heads, kv_heads = len(ids_N), self._heads, self._kv_heads
         moe_layer = 0
         for layer, held_RT2Gd in zip(self._weights.layers, cache.layers, strict=True):
             normed_ND = _rms_norm(hidden_ND, layer.attention_norm, self._eps)
             qkv_Nhd = linear(normed_ND, layer.qkv, layer.qkv_bias)[:size].view(size, -1, self._head_dim)
             self._rotate(qkv_Nhd[:, : heads + kv_heads], layer, cos_N1d, sin_N1d)
-            kv_N2Gd = qkv_Nhd[:, heads:].view(size, 2, kv_heads, -1)
-            attended_ND = _filled(attend(held_RT2Gd, qkv_Nhd[:, :heads], kv_N2Gd))
-            hidden_ND = hidden_ND + linear(attended_ND, layer.output)
+            held_RT2Gd[rows_N, positions_N] = qkv_Nhd[:, heads:].view(size, 2, kv_heads, -1)
+            queries = torch.split(qkv_Nhd[:, :heads].reshape(size, kv_heads, self._share, -1), cuts)
+            attended_ND = torch.cat([attend(held_RT2Gd, q) for attend, q in zip(attentions, queries, strict=True)])
+            hidden_ND = hidden_ND + linear(_filled(attended_ND), layer.output)
             normed_ND = _rms_norm(hidden_ND, layer.mlp_norm, self._eps)
             if isinstance(layer.mlp, Mlp):
                 hidden_ND = hidden_ND + _mlp(normed_ND, layer.mlp)
@@ -184,26 +145,36 @@ class _Router:
 def _mixture(hidden_ND: Tensor, weights_NK: Tensor, chosen_NK: Tensor, experts: Experts) -> Tensor:
     """The weighted sum of each token's experts. Each expert sees its tokens in a block of rows filled up with zeros."""
     size, per_token = chosen_NK.shape
-    flat_A = chosen_NK.flatten()
-    order_A = flat_A.argsort(stable=True)
-    counts = torch.bincount(flat_A, minlength=len(experts.router))
+    expert_A = chosen_NK.flatten()
+    order_A = expert_A.argsort(stable=True)
+    counts = torch.bincount(expert_A, minlength=len(experts.router))
     filled = (counts + _ROWS - 1) // _ROWS * _ROWS
+    most = int(filled.max())
+    even = most * len(counts) <= 2 * len(expert_A)  # then blocks of one size waste little, and one product does all
+    if even:
+        filled = torch.full_like(filled, most)
     shift = (filled.cumsum(0) - filled) - (counts.cumsum(0) - counts)  # by which an expert's block moves
-    place_A = torch.arange(len(flat_A)) + shift[flat_A[order_A]]
+    place_A = torch.arange(len(expert_A)) + shift[expert_A[order_A]]
     rows_PD = hidden_ND.new_zeros(int(filled.sum()), hidden_ND.shape[1])
     rows_PD[place_A] = hidden_ND[order_A // per_token]
-    blocks = torch.split(rows_PD, filled.tolist())
-    outputs_PD = torch.cat(
-        [_mlp(block, Mlp(up, down)) for block, up, down in zip(blocks, experts.gate_up, experts.down, strict=True)]
-    )
+    if even:
+        outputs_PD = _mlps(rows_PD.view(len(counts), most, -1), experts).flatten(0, 1)
+    else:
+        blocks = torch.split(rows_PD, filled.tolist())
+        outputs = [_mlp(x, Mlp(up, down)) for x, up, down in zip(blocks, experts.gate_up, experts.down, strict=True)]
+        outputs_PD = torch.cat(outputs)
     back_A = torch.empty_like(place_A)
     back_A[order_A] = place_A
     return (outputs_PD[back_A].view(size, per_token, -1) * weights_NK[..., None]).sum(1)
 
 
+def _mlps(hidden_ECD: Tensor, experts: Experts) -> Tensor:
+    """Each expert on its own block of C rows."""
+    gate_ECF, up_ECF = torch.bmm(hidden_ECD, experts.gate_up.transpose(1, 2)).chunk(2, dim=-1)
+    return torch.bmm(silu(gate_ECF).mul_(up_ECF), experts.down.transpose(1, 2))
+
+
 def _mlp(hidden_ND: Tensor, mlp: Mlp) -> Tensor:
-    if not len(hidden_ND):
-        return hidden_ND
     gate_NF, up_NF = linear(hidden_ND, mlp.gate_up).chunk(2, dim=-1)
     return linear(silu(gate_NF).mul_(up_NF), mlp.down)
 
@@ -218,19 +189,48 @@ def _filled(rows_ND: Tensor) -> Tensor:
     return pad(rows_ND, (0, 0, 0, missing)) if missing else rows_ND
 
 
+class _Rows:
+    """Attention of one token each of the first B rows."""
+
+    def __init__(self, positions_B: Tensor, share: int) -> None:
+        self._width = _attention_width(int(positions_B.max()) + 1)
+        self._mask_B11T = (torch.arange(self._width) <= positions_B[:, None])[:, None, None]
+        self._missing = -share % _ROWS
+
+    def __call__(self, held_RT2Gd: Tensor, query_BGSd: Tensor) -> Tensor:
+        size, _, share, _ = query_BGSd.shape
+        keys, values = held_RT2Gd[:size, : self._width].permute(2, 0, 3, 1, 4)
+        filled_BGSd = pad(query_BGSd, (0, 0, 0, self._missing))
+        out_BGSd = scaled_dot_product_attention(filled_BGSd, keys, values, attn_mask=self._mask_B11T)
+        return out_BGSd[:, :, :share].flatten(1)
+
+
+class _OnePiece:
+    """Attention of a piece of a prompt: the S queries of each of its n tokens stand below one another."""
+
+    def __init__(self, piece: Piece, share: int) -> None:
+        positions_q = torch.arange(piece.start, piece.start + len(piece.ids)).repeat_interleave(share)
+        self._missing = -len(positions_q) % _ROWS
+        width = _attention_width(piece.start + len(piece.ids))
+        self._row, self._mask_qT = piece.row, torch.arange(width) <= pad(positions_q, (0, self._missing))[:, None]
+
+    def __call__(self, held_RT2Gd: Tensor, query_nGSd: Tensor) -> Tensor:
+        size, kv_heads, share, _ = query_nGSd.shape
+        keys, values = held_RT2Gd[self._row, : self._mask_qT.shape[1]].permute(1, 2, 0, 3)
+        query_Gqd = pad(query_nGSd.transpose(0, 1).flatten(1, 2), (0, 0, 0, self._missing))
+        out_Gqd = scaled_dot_product_attention(query_Gqd[None], keys[None], values[None], attn_mask=self._mask_qT)[0]
+        return out_Gqd[:, : size * share].reshape(kv_heads, size, -1).transpose(0, 1).flatten(1)
+
+
 def _attention_width(positions: int) -> int:
-    """The least width on the ladder. Matrix libraries sum up to 192 products in one go and halve what is between that
-    and 384, so those widths are left out."""
+    """The least width on the ladder, which leaves out what is between 192 and 384 in each block of 512.
+
+    Matrix libraries sum up to 192 products in one go, and cut longer sums into parts that depend on their length.
+    """
     whole, rest = divmod(positions, _BLOCK)
-    steps = -(-rest // _WIDTH)
-    return whole * _BLOCK + (6 if steps in (4, 5) else steps) * _WIDTH
-
-
-def _causal(piece: Piece, share: int) -> Tensor:
-    """What each query of a piece may look at, `share` queries for each token; [queries, width], filled up."""
-    positions = torch.arange(piece.start, piece.start + len(piece.ids)).repeat_interleave(share)
-    positions = pad(positions, (0, -len(positions) % _ROWS))
-    return torch.arange(_attention_width(piece.start + len(piece.ids))) <= positions[:, None]
+    if rest > _UNCUT:
+        rest = max(rest, 2 * _UNCUT)
+    return whole * _BLOCK + -(-rest // _WIDTH) * _WIDTH
 
 
 def _rotations(rotary: Any, positions: int) -> tuple[Tensor, Tensor]:

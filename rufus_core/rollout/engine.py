@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -33,7 +33,8 @@ class Progress:
     rid: str
     token_ids: list[int]
     logprobs: list[float]
-    result: GenerateResult | None = None
+    result: GenerateResult | None
+    weight_version: str
 
 
 @dataclass(slots=True)
@@ -56,10 +57,18 @@ class _Sequence:
         wanted = self.request.input_logprobs_from
         return len(self.request.input_ids) - 1 if wanted is None else max(wanted - 1, 0)
 
+    @property
+    def params(self) -> SamplingParams:
+        return self.request.sampling_params
+
+    @property
+    def last_id(self) -> int:
+        return self.output[-1] if self.output else self.request.input_ids[-1]
+
     def take(self, token: int, logprob: float) -> None:
         self.output.append(token)
         self.logprobs.append(logprob)
-        if token in self.request.sampling_params.stop_token_ids:
+        if token in self.params.stop_token_ids:
             self.ended = "stop"
         elif len(self.output) == self.limit:
             self.ended = "length"
@@ -105,6 +114,7 @@ class EmbeddedEngine:
         self._running: list[_Sequence] = []  # sequence i is in row i
         self._waiting: deque[_Sequence] = deque()
         self._in_flight: dict[str, _Sequence] = {}
+        self._aborted = False  # since the last step
         self._clock = 0
 
     # -- requests ----------------------------------------------------------------------------------------------------
@@ -146,6 +156,7 @@ class EmbeddedEngine:
         """End a request; the next step returns what it has so far. One that isn't in flight has ended already."""
         if rid in self._in_flight:
             self._in_flight[rid].ended = "abort"
+            self._aborted = True
 
     @property
     def num_running(self) -> int:
@@ -195,15 +206,24 @@ class EmbeddedEngine:
     # -- steps -------------------------------------------------------------------------------------------------------
 
     def step(self) -> list[Progress]:
-        """Let waiting requests join, draw one token for each that runs, and tell what happened."""
-        self._clock += 1
-        with torch.inference_mode():
-            told = [Progress(r.rid, [], [], r) for r in self._end_some()]
-            self._admit()
-            return told + self._decode() if self._running else told
+        """Draw one token for each sequence that runs, let waiting ones join, and tell what happened.
 
-    def _admit(self) -> None:
-        """Give waiting requests rows, and put their prompts but for the last token through the model.
+        One pass of the model does both: those which join have their prompts computed, and draw from the next step on.
+        """
+        self._clock += 1
+        told = [Progress(r.rid, [], [], r, self.weight_version) for r in self._end_aborted()]
+        with torch.inference_mode():
+            drawing = len(self._running)
+            first, *others = _cut(self._admit()) or [[]]
+            if drawing or first:
+                hidden_ND = self._forward(drawing, first)
+                for batch in others:
+                    self._forward(0, batch)
+                told += self._draw(hidden_ND[:drawing])
+        return told
+
+    def _admit(self) -> list[tuple[_Sequence, Piece]]:
+        """Give waiting requests rows; what is left to compute of their prompts but for the last token.
 
         A prompt that shares more with one that joins in this step than with any row waits for the next step.
         """
@@ -220,63 +240,77 @@ class EmbeddedEngine:
                 put_off.append(sequence)
                 continue
             shared_R[first:row] = 0
-            self._cache.make_room(len(ids))
+            self._cache.make_room(len(ids) + 1)
             sequence.cached = self._cache.begin(row, ids, sequence.reusable, self._clock, shared_R)
             self._running.append(sequence)
-            joining.append((sequence, Piece(row, sequence.cached, ids[sequence.cached :])))
+            if sequence.cached < len(ids):
+                joining.append((sequence, Piece(row, sequence.cached, ids[sequence.cached :])))
         self._waiting.extendleft(reversed(put_off))
-        for batch in _cut([(s, piece) for s, piece in joining if piece.ids]):
-            self._prefill(batch)
+        return joining
 
-    def _prefill(self, batch: Sequence[tuple[_Sequence, Piece]]) -> None:
-        hidden_ND = self._decoder.prefill(self._cache, [piece for _, piece in batch])
-        sizes = [len(piece.ids) for _, piece in batch]
-        for (sequence, piece), hidden_nD in zip(batch, torch.split(hidden_ND, sizes), strict=True):
-            wanted = sequence.request.input_logprobs_from
-            if wanted is None:
-                continue
-            # Position p predicts the token at p + 1.
-            targets = range(max(wanted, piece.start + 1), piece.start + len(piece.ids) + 1)
-            if targets:
-                chosen_nD = hidden_nD[targets.start - 1 - piece.start :]
-                ids_n1 = torch.tensor([sequence.request.input_ids[t] for t in targets])[:, None]
-                logprobs_nV = torch.log_softmax(self._decoder.logits(chosen_nD), dim=-1)
-                sequence.input_logprobs += logprobs_nV.gather(-1, ids_n1)[:, 0].tolist()
+    def _forward(self, drawing: int, joining: Sequence[tuple[_Sequence, Piece]]) -> Tensor:
+        """Hidden states: of the next token of the first `drawing` sequences, then of the pieces of those which join."""
+        positions_B = torch.from_numpy(self._cache.lengths[:drawing].copy())
+        if drawing:
+            self._cache.make_room(int(positions_B.max()) + 1)
+        ids_B = torch.tensor([s.last_id for s in self._running[:drawing]], dtype=torch.int64)
+        hidden_ND = self._decoder.forward(self._cache, ids_B, positions_B, [piece for _, piece in joining])
+        self._cache.lengths[:drawing] += 1
+        sizes = [drawing, *(len(piece.ids) for _, piece in joining)]
+        for (sequence, piece), hidden_nD in zip(joining, torch.split(hidden_ND, sizes)[1:], strict=True):
+            if sequence.request.input_logprobs_from is not None:
+                sequence.input_logprobs += self._input_logprobs(sequence.request, piece, hidden_nD)
+        return hidden_ND
 
-    def _end_some(self) -> list[GenerateResult]:
-        """Results of those that have ended; their rows go to the end, and are kept while there is room."""
-        results = [self._result(s, None) for s in self._waiting if s.ended]
-        self._waiting = deque(s for s in self._waiting if not s.ended)
-        for row in range(len(self._running) - 1, -1, -1):
-            if self._running[row].ended:
-                results.append(self._result(self._running[row], row))
-                last = len(self._running) - 1
-                self._cache.swap(row, last)
-                self._running[row] = self._running[last]
-                self._running.pop()
-        return results
+    def _input_logprobs(self, request: GenerateRequest, piece: Piece, hidden_nD: Tensor) -> list[float]:
+        """Log-probs at temperature 1 of the prompt's tokens that a piece predicts, as far as they are asked for."""
+        assert request.input_logprobs_from is not None
+        targets = range(max(request.input_logprobs_from, piece.start + 1), piece.start + len(piece.ids) + 1)
+        if not targets:
+            return []
+        logits_nV = self._decoder.logits(hidden_nD[targets.start - 1 - piece.start :])
+        ids_n1 = torch.tensor([request.input_ids[t] for t in targets])[:, None]
+        logprobs: list[float] = torch.log_softmax(logits_nV, dim=-1).gather(-1, ids_n1)[:, 0].tolist()
+        return logprobs
 
-    def _decode(self) -> list[Progress]:
-        running, size = self._running, len(self._running)
-        positions_B = self._cache.lengths[:size]
-        self._cache.make_room(int(positions_B.max()) + 1)
-        ids_B = torch.tensor([s.output[-1] if s.output else s.request.input_ids[-1] for s in running])
-        hidden_BD = self._decoder.decode(self._cache, ids_B, torch.from_numpy(positions_B.copy()))
-        self._cache.lengths[:size] += 1
-        params = [s.request.sampling_params for s in running]
+    def _draw(self, hidden_BD: Tensor) -> list[Progress]:
+        running = self._running[: len(hidden_BD)]
+        if not running:
+            return []
         uniform = [s.uniform[len(s.output)] for s in running]
-        tokens_B, logprobs_B, logprobs_BV = sample(self._decoder.logits(hidden_BD), params, uniform)
+        tokens_B, logprobs_B, logprobs_BV = sample(
+            self._decoder.logits(hidden_BD), [s.params for s in running], uniform
+        )
         tokens, logprobs = tokens_B.tolist(), logprobs_B.tolist()
-        for row, sequence in enumerate(running):
-            sequence.take(tokens[row], logprobs[row])
+        for row, (sequence, token, logprob) in enumerate(zip(running, tokens, logprobs, strict=True)):
+            sequence.take(token, logprob)
             if sequence.request.top_logprobs:
                 sequence.top.append(_most_likely(logprobs_BV[row], sequence.request.top_logprobs))
+        ended = [row for row, sequence in enumerate(running) if sequence.ended]
+        results = {result.rid: result for result in self._end(ended)}
         rids = [s.request.rid for s in running]
-        results = {result.rid: result for result in self._end_some()}
         return [
-            Progress(rid, [token], [logprob], results.get(rid))
+            Progress(rid, [token], [logprob], results.get(rid), self.weight_version)
             for rid, token, logprob in zip(rids, tokens, logprobs, strict=True)
         ]
+
+    def _end_aborted(self) -> list[GenerateResult]:
+        if not self._aborted:
+            return []
+        self._aborted = False
+        results = [self._result(s, None) for s in self._waiting if s.ended]
+        self._waiting = deque(s for s in self._waiting if not s.ended)
+        return results + self._end([row for row, sequence in enumerate(self._running) if sequence.ended])
+
+    def _end(self, rows: Sequence[int]) -> list[GenerateResult]:
+        """Results of what is in these rows, which go to the end and are kept as long as there is room."""
+        results = [self._result(self._running[row], row) for row in rows]
+        for row in reversed(rows):
+            last = len(self._running) - 1
+            self._cache.swap(row, last)
+            self._running[row] = self._running[last]
+            self._running.pop()
+        return results
 
     def _result(self, sequence: _Sequence, row: int | None) -> GenerateResult:
         request = sequence.request
@@ -319,21 +353,20 @@ def _fault(params: SamplingParams) -> str | None:
     return None
 
 
-def _cut(joining: Sequence[tuple[_Sequence, Piece]]) -> Iterator[list[tuple[_Sequence, Piece]]]:
+def _cut(joining: Sequence[tuple[_Sequence, Piece]]) -> list[list[tuple[_Sequence, Piece]]]:
     """Batches of at most `_PREFILL_TOKENS` tokens; a piece that doesn't fit goes on in the next batch."""
-    batch: list[tuple[_Sequence, Piece]] = []
-    room = _PREFILL_TOKENS
+    batches: list[list[tuple[_Sequence, Piece]]] = []
+    room = 0
     for sequence, piece in joining:
         start = 0
         while start < len(piece.ids):
-            part = piece.ids[start : start + room]
-            batch.append((sequence, Piece(piece.row, piece.start + start, part)))
-            start, room = start + len(part), room - len(part)
             if not room:
-                yield batch
-                batch, room = [], _PREFILL_TOKENS
-    if batch:
-        yield batch
+                batches.append([])
+                room = _PREFILL_TOKENS
+            part = piece.ids[start : start + room]
+            batches[-1].append((sequence, Piece(piece.row, piece.start + start, part)))
+            start, room = start + len(part), room - len(part)
+    return batches
 
 
 def _most_likely(logprobs_V: Tensor, count: int) -> list[tuple[float, int]]:

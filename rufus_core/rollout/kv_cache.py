@@ -119,8 +119,10 @@ class RowCache:
             return shared
         wanted, held = np.asarray(ids), self.ids.numpy()
         begin = (held[:, :SHORTEST_PREFIX] == wanted[:SHORTEST_PREFIX]).all(axis=1)
-        for row in np.flatnonzero(begin & self.fresh & (self.lengths >= SHORTEST_PREFIX)):
-            width = min(len(ids), int(self.lengths[row]))
-            differs = held[row, :width] != wanted[:width]
-            shared[row] = differs.argmax() if differs.any() else width
+        rows = np.flatnonzero(begin & self.fresh & (self.lengths >= SHORTEST_PREFIX))
+        if len(rows):
+            width = min(len(ids), int(self.lengths[rows].max()))
+            differs = held[rows, :width] != wanted[:width]
+            first = np.where(differs.any(axis=1), differs.argmax(axis=1), width)
+            shared[rows] = np.minimum(first, self.lengths[rows])
         return shared

@@ -30,9 +30,9 @@ def sample(
     Log-probs are of the distribution at the sampling temperature, before top-p and top-k, as in SGLang; at temperature
     0 the most likely token is taken and log-probs are those of temperature 1.
     """
-    temperature_B = torch.tensor([p.temperature if p.temperature > 0 else 1.0 for p in params])
-    if bool((temperature_B != 1).any()):
-        logits_BV = logits_BV / temperature_B[:, None]
+    temperatures = [p.temperature or 1.0 for p in params]
+    if temperatures.count(1.0) < len(temperatures):
+        logits_BV = logits_BV / torch.tensor(temperatures)[:, None]
     logprobs_BV = torch.log_softmax(logits_BV, dim=-1)
     probs_BV = logprobs_BV.exp()
     if any(p.top_p < 1 or p.top_k > 0 for p in params):
