@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rufus_core.errors import DataError
 from rufus_core.settings import DynamicSamplingSettings, LengthPenaltySettings
-from rufus_core.training.collect import ProblemStream, advantages_of, collect, shape_rewards
+from rufus_core.training.collect import Counts, ProblemStream, advantages_of, collect, shape_rewards
 from rufus_core.types import Episode, Message, Problem, Termination, Trajectory, Verdict
 from tests.training import toy
 
@@ -124,6 +124,51 @@ def test_the_first_in_sampling_order_are_kept() -> None:
     )
     assert [group[0].problem_id for group in groups] == [asked[n].id for n in (2, 5, 6, 9)]
     assert counts.filtered == 12 * 4  # the fifth one as well
+
+
+def test_a_reasoning_rollout_is_four_times_oversampled_RRL_T6() -> None:
+    """1,024 prompts are sampled and the first 256 groups in the window are trained on: 4,096 sequences."""
+    window = DynamicSamplingSettings(low_exclusive=0.0, high_inclusive=0.8, oversample_factor=4.0)
+    successes = [n * 7 % 17 for n in range(1024)]
+    stream = ProblemStream(_problems(1500), 0)
+    groups, issued, counts = collect(stream, _scripted(lambda n: _successes(successes[n])), 256, window)
+    assert (stream.taken, len(issued), counts.rounds) == (1024, 1024 * 16, 1)
+    kept = [k for k in successes if 1 <= k <= 12][:256]
+    assert [sum(t.verdict.passed for t in group) for group in groups] == kept
+    assert (counts.trained, counts.short_groups) == (256 * 16, 0)
+
+
+def test_dapo_drops_and_refills_until_the_batch_is_full_CA_T1() -> None:
+    """Of four, the second is all-pass and the third all-fail: two more are sampled, one of them fails, and one more."""
+    window = DynamicSamplingSettings(low_exclusive=0.0, high_exclusive=1.0, max_rounds=5)
+    successes = [1, 32, 0, 31, 0, 16, 2]
+    asked = ProblemStream(_problems(9), 3).take(7)
+    groups, _, counts = collect(
+        ProblemStream(_problems(9), 3), _scripted(lambda n: _successes(successes[n], 32)), 4, window
+    )
+    assert [group[0].problem_id for group in groups] == [asked[n].id for n in (0, 3, 5, 6)]
+    assert counts == Counts(issued=7 * 32, trained=4 * 32, filtered=3 * 32, rounds=3)
+
+
+def test_the_window_reads_the_verifiers_score_and_not_the_reward() -> None:
+    """All right, though a penalty for length would put the mean at 0.8."""
+    group = [_trajectory(problem, _score(1)) for problem in _problems(1) for _ in range(5)]
+    for trajectory, reward in zip(group, (0.6, 0.7, 0.8, 0.9, 1.0), strict=True):
+        trajectory.reward = reward
+    groups, _, counts = collect(ProblemStream(_problems(1), 0), lambda problems: [group], 1, UPPER)
+    assert groups == []
+    assert counts.filtered == 5
+
+
+@given(st.lists(st.lists(st.floats(-4, 4), min_size=2, max_size=5), min_size=1, max_size=5))
+def test_advantages_are_aligned_with_the_rollouts_of_uneven_groups(scores: list[list[float]]) -> None:
+    """Each group alone gives what all together give, also where they are of one problem."""
+    algorithm = toy.rl_stage(algorithm={"advantage": "mean_only"}).algorithm
+    groups = [[_trajectory(_problems(1)[0], _score(score)) for score in group] for group in scores]
+    shape_rewards(groups, None, 10)
+    assert [t.reward for group in groups for t in group] == [score for group in scores for score in group]
+    alone = [advantage for group in groups for advantage in advantages_of([group], algorithm)]
+    assert advantages_of(groups, algorithm) == alone
 
 
 OUTCOMES = st.sampled_from([_score(0), _score(1), Verdict.aborted("x"), Verdict.unscorable("x")])

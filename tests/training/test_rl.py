@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -267,6 +268,35 @@ def test_two_groups_of_one_problem_in_a_step_differ(policy: Policy) -> None:
     groups = [tuple(tuple(t.token_ids) for t in issued[k : k + 8]) for k in range(0, len(issued), 8)]
     assert len(groups) == 8
     assert len(set(groups)) == 8
+
+
+class _LastFinishesFirst:
+    """A verdict that waits until all are asked for one, and is then given in the reverse order."""
+
+    def __init__(self, count: int) -> None:
+        self.arrived, self.next, self.turn = 0, count - 1, threading.Condition()
+
+    def __call__(self, episode: Episode) -> Verdict:
+        with self.turn:
+            ticket, self.arrived = self.arrived, self.arrived + 1
+            self.turn.notify_all()
+            assert self.turn.wait_for(lambda: self.arrived > self.next and ticket == self.next, timeout=60)
+            self.next -= 1
+            self.turn.notify_all()
+        return Verdict.binary(episode.final_text == "red")
+
+
+def test_which_groups_are_kept_does_not_depend_on_which_finished_first(policy: Policy) -> None:
+    window = {"low_exclusive": 0.0, "high_exclusive": 1.0, "oversample_factor": 2.0, "max_rounds": 1}
+    stage = toy.rl_stage(rollout={"prompts_per_rollout": 2, "samples_per_prompt": 4}, dynamic_sampling=window)
+    runs = []
+    for gym, workers in ((toy.colour_gym(), 1), (SingleTurnGym(_LastFinishesFirst(16)), 16)):
+        twin = toy.copy_of(policy)
+        rows, issued = toy.run_rl(twin, stage, gym, workers=workers)
+        assert rows[0]["rollouts/trained"] > 0
+        runs.append((twin.model, [(t.token_ids, t.reward) for t in issued], rows[0]["rollouts/trained"]))
+    assert runs[0][1:] == runs[1][1:]
+    assert reference.largest_difference(_by_name(runs[0][0]), runs[1][0]) == 0.0
 
 
 def test_rollouts_carry_the_version_of_their_weights(policy: Policy) -> None:

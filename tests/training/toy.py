@@ -125,12 +125,21 @@ def run_rl(
     problems: Sequence[Problem] = PROBLEMS,
     save: Callable[[int], None] = lambda step: None,
     seed: int = 0,
+    workers: int = 1,
 ) -> tuple[list[dict[str, float]], list[Trajectory]]:
     """Train in place. Returns the metrics of each step and everything that was issued."""
     sink = Sink()
     issued: list[Trajectory] = []
     train_rl(
-        policy, problems, gym or colour_gym(), stage, seed, sink, save, lambda _, rollouts: issued.extend(rollouts), 1
+        policy,
+        problems,
+        gym or colour_gym(),
+        stage,
+        seed,
+        sink,
+        save,
+        lambda _, rollouts: issued.extend(rollouts),
+        workers,
     )
     return sink.rows, issued
 
