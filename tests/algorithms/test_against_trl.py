@@ -235,7 +235,18 @@ def test_trl_counts_clipped_sequences_of_gspo_where_we_count_their_tokens(folder
 
 
 def scored(folder: Path, groups: list[list[float | None]], settings: AlgorithmSettings) -> Tensor:
-    """TRL's advantages of two groups of four rewards."""
+    """TRL's advantages of two groups of rewards."""
+    return generated(folder, groups, settings)["advantages"].double()
+
+
+def generated(
+    folder: Path,
+    groups: list[list[float | None]],
+    settings: AlgorithmSettings,
+    logprobs: tuple[float | None, ...] = (-1.0, -1.0, -1.0),
+    **config: Any,
+) -> dict[str, Tensor]:
+    """What TRL makes of completions of three tokens with these rewards, and these log-probs from the rollout."""
     flat = [reward for group in groups for reward in group]
     completions = [[5, 6, 7 + k] for k in range(len(flat))]
     made = trl_peer.trainer(
@@ -244,15 +255,16 @@ def scored(folder: Path, groups: list[list[float | None]], settings: AlgorithmSe
         lambda prompts: {
             "prompt_ids": [[3, 4]] * len(prompts),
             "completion_ids": completions,
-            "logprobs": [[-1.0] * 3] * len(prompts),
+            "logprobs": [list(logprobs)] * len(prompts),
         },
         {tuple(ids): reward for ids, reward in zip(completions, flat, strict=True)},
         num_generations=len(groups[0]),
         per_device_train_batch_size=len(flat),
+        **config,
     )
     prompts = [{"prompt": name} for name, group in zip(trl_peer.PROMPTS, groups, strict=True) for _ in group]
-    advantages: Tensor = made._generate_and_score_completions(prompts)["advantages"]
-    return advantages.double()
+    made_of_them: dict[str, Tensor] = made._generate_and_score_completions(prompts)
+    return made_of_them
 
 
 FIRST, SECOND = [1.0, 0.0, 0.25, 0.0], [-2.0, 3.5, 3.5, 0.1]
@@ -285,3 +297,27 @@ def test_equal_rewards_leave_a_residue_in_trl(folder: Path) -> None:
     found = scored(folder, [[0.95] * 7, [0.3] * 7], GRPO)
     assert found.abs().max() > 1e-4
     assert (group_advantages([0.95] * 7 + [0.3] * 7, ["a"] * 7 + ["b"] * 7) == 0).all()
+
+
+# Truncated importance weights
+
+
+def test_trl_weighs_a_token_without_a_log_prob_as_1_where_ours_stays_visible_SLM_09(folder: Path) -> None:
+    """The others by min(exp(old - rollout), 2), as ours."""
+    found = generated(folder, [FIRST, SECOND], ours(GRPO, tis=True), (-9.0, None, -3.0))
+    old = found["old_per_token_logps"].double()
+    expected = (old - torch.tensor([-9.0, math.nan, -3.0])).exp().clamp(max=2.0).nan_to_num(1.0)
+    assert set(expected[:, 0].tolist()) == {2.0}
+    assert (expected[:, 2] < 1).all()
+    assert_equal(found["importance_sampling_ratio"].double(), expected, 1e-6)
+
+
+def test_trls_default_weight_is_of_a_sequence_and_0_above_its_cap(folder: Path) -> None:
+    given = {"vllm_importance_sampling_mode": "sequence_mask", "vllm_importance_sampling_clip_max": 3.0}
+    fields = trl_peer.trl.GRPOConfig.__dataclass_fields__
+    assert {name: fields[name].default for name in given} == given
+    rollout = (-4.0, -4.0, -4.0)
+    found = generated(folder, [FIRST, SECOND], ours(GRPO, tis=True), rollout, **given)
+    product = (found["old_per_token_logps"].double() + 4.0).sum(1, keepdim=True).exp()
+    print(product.T)
+    assert_equal(found["importance_sampling_ratio"].double(), product.where(product <= 3.0, 0.0), 1e-6)
