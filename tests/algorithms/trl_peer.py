@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel, TrainerCallback
 from rufus_core.settings import AlgorithmSettings
 from tests.training import toy
 
-trl = pytest.importorskip("trl")
+trl = pytest.importorskip("trl", minversion="1.16")
 datasets = pytest.importorskip("datasets")
 
 PROMPTS = ("first", "second")
