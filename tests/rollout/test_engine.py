@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,38 +12,14 @@ import torch
 from scipy import stats
 
 from rufus_core.errors import EngineError
-from rufus_core.ports import GenerateRequest, GenerateResult, SamplingParams
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy
-
-PROMPT = (9, 17, 30, 41, 52)
-STOPS = tuple(range(0, 380, 12))  # many, so that random weights stop at many lengths
+from tests.rollout.requests import PROMPT, STOPS, full_logits, full_logprobs, prompts, request
 
 
 @pytest.fixture(scope="module")
 def engine(tiny_policy: Policy) -> EmbeddedEngine:
     return EmbeddedEngine(tiny_policy.model)
-
-
-def request(prompt: Sequence[int] = PROMPT, rid: str = "r", **params: Any) -> GenerateRequest:
-    return GenerateRequest(rid, list(prompt), SamplingParams(**{"max_new_tokens": 16, **params}))
-
-
-def prompts(lengths: Sequence[int]) -> list[list[int]]:
-    rng = np.random.default_rng(3)
-    return [rng.integers(1, 370, size=length).tolist() for length in lengths]
-
-
-def full_logits(policy: Policy, ids: Sequence[int]) -> torch.Tensor:
-    """[T, V] of one sequence alone."""
-    with torch.no_grad():
-        logits: torch.Tensor = policy.model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0].float()
-    return logits
-
-
-def full_logprobs(policy: Policy, prompt: Sequence[int], output: Sequence[int], temperature: float) -> list[float]:
-    logits = full_logits(policy, [*prompt, *output])[len(prompt) - 1 : -1]
-    return (logits / temperature).log_softmax(-1).gather(-1, torch.tensor(output)[:, None])[:, 0].tolist()
 
 
 # -- the same model ---------------------------------------------------------------------------------------------------
@@ -57,7 +31,7 @@ def test_greedy_ids_equal_a_loop_without_cache(engine: EmbeddedEngine, tiny_poli
     for prompt, result in zip(batch, results, strict=True):
         ids = list(prompt)
         for _ in range(12):
-            ids.append(int(full_logits(tiny_policy, ids)[-1].argmax()))
+            ids.append(int(full_logits(tiny_policy.model, ids)[-1].argmax()))
         assert result.output_ids == ids[len(prompt) :]
 
 
@@ -70,18 +44,22 @@ def test_logprobs_are_those_of_a_full_forward_at_the_sampling_temperature(
     results = engine.generate([request(p, sampling_seed=i, **params) for i, p in enumerate(batch)])
     assert len({len(r.output_ids) for r in results}) > 2  # rows end at different times
     for prompt, result in zip(batch, results, strict=True):
-        expected = full_logprobs(tiny_policy, prompt, result.output_ids, temperature)
+        expected = full_logprobs(tiny_policy.model, prompt, result.output_ids, temperature)
         assert result.output_logprobs == pytest.approx(expected, abs=1e-5)
 
 
 def test_greedy_logprobs_are_those_of_temperature_one(engine: EmbeddedEngine, tiny_policy: Policy) -> None:
     [result] = engine.generate([request(temperature=0.0)])
-    assert result.output_logprobs == pytest.approx(full_logprobs(tiny_policy, PROMPT, result.output_ids, 1.0), abs=1e-5)
+    assert result.output_logprobs == pytest.approx(
+        full_logprobs(tiny_policy.model, PROMPT, result.output_ids, 1.0), abs=1e-5
+    )
 
 
 def test_top_p_and_top_k_leave_reported_logprobs_alone(engine: EmbeddedEngine, tiny_policy: Policy) -> None:
     [result] = engine.generate([request(top_p=0.5, top_k=4)])
-    assert result.output_logprobs == pytest.approx(full_logprobs(tiny_policy, PROMPT, result.output_ids, 1.0), abs=1e-5)
+    assert result.output_logprobs == pytest.approx(
+        full_logprobs(tiny_policy.model, PROMPT, result.output_ids, 1.0), abs=1e-5
+    )
 
 
 def test_loaded_weights_and_their_version_are_used(tiny_policy: Policy) -> None:
@@ -96,60 +74,6 @@ def test_loaded_weights_and_their_version_are_used(tiny_policy: Policy) -> None:
     assert same == replace(before, cached_tokens=same.cached_tokens)
     assert before.output_ids != after.output_ids
     assert (before.weight_version, after.weight_version) == ("0", "1")
-
-
-# -- batches ----------------------------------------------------------------------------------------------------------
-
-
-def same(one: GenerateResult, other: GenerateResult) -> None:
-    assert (one.rid, one.output_ids, one.finish_reason) == (other.rid, other.output_ids, other.finish_reason)
-    assert one.output_logprobs == pytest.approx(other.output_logprobs, abs=1e-5)
-
-
-def test_results_do_not_depend_on_the_batch(tiny_policy: Policy) -> None:
-    """Different lengths, limits, temperatures and stops; finished rows leave the batch on the way."""
-    requests = [
-        request(
-            prompt,
-            rid=f"r{i}",
-            sampling_seed=100 + i,
-            temperature=(0.0, 0.7, 1.0)[i % 3],
-            top_p=(1.0, 0.9)[i % 2],
-            max_new_tokens=3 + 7 * (i % 5),
-            stop_token_ids=STOPS,
-        )
-        for i, prompt in enumerate(prompts([3, 30, 3, 12, 1, 60, 12, 8, 8, 100]))
-    ]
-    alone = [EmbeddedEngine(tiny_policy.model).generate([r])[0] for r in requests]
-    assert {r.finish_reason for r in alone} == {"stop", "length"}
-    for max_batch in (1, 3, 256):
-        engine = EmbeddedEngine(tiny_policy.model, max_batch)
-        for one, other in zip(engine.generate(requests), alone, strict=True):
-            same(one, other)
-    for one, other in zip(EmbeddedEngine(tiny_policy.model).generate(requests[::-1]), alone[::-1], strict=True):
-        same(one, other)
-
-
-def test_padding_is_never_looked_at(tiny_policy: Policy) -> None:
-    batch = [request(p, sampling_seed=i) for i, p in enumerate(prompts([2, 50]))]
-    for one, other in zip(
-        EmbeddedEngine(tiny_policy.model).generate(batch),
-        EmbeddedEngine(tiny_policy.model).generate(batch),
-        strict=True,
-    ):
-        same(one, other)
-
-
-def test_same_seed_same_result_and_other_seed_another(engine: EmbeddedEngine) -> None:
-    first, second, third = engine.generate([request(sampling_seed=s) for s in (5, 5, 6)])
-    assert first == second
-    assert first.output_ids != third.output_ids
-
-
-def test_a_shorter_limit_gives_a_prefix(engine: EmbeddedEngine) -> None:
-    long, short = engine.generate([request(max_new_tokens=40), request(max_new_tokens=7)])
-    [alone] = engine.generate([request(max_new_tokens=7)])
-    assert short.output_ids == long.output_ids[:7] == alone.output_ids
 
 
 def test_no_requests_no_results(engine: EmbeddedEngine) -> None:
@@ -196,7 +120,7 @@ def test_draws_follow_the_distribution(engine: EmbeddedEngine, tiny_policy: Poli
     results = engine.generate(
         [request(sampling_seed=s, temperature=temperature, max_new_tokens=1) for s in range(num_draws)]
     )
-    probs = (full_logits(tiny_policy, PROMPT)[-1] / temperature).softmax(-1).double().numpy()
+    probs = (full_logits(tiny_policy.model, PROMPT)[-1] / temperature).softmax(-1).double().numpy()
     counts = np.bincount([r.output_ids[0] for r in results], minlength=len(probs))
     observed, expected, pooled = [], [], np.zeros(2)
     for token in np.argsort(-probs):
@@ -218,9 +142,9 @@ def test_steps_are_drawn_independently(engine: EmbeddedEngine, tiny_policy: Poli
     results = engine.generate([request(sampling_seed=s, top_k=2, max_new_tokens=2) for s in range(num_draws)])
     counts = Counter(tuple(r.output_ids) for r in results)
     expected = {}
-    first = full_logits(tiny_policy, PROMPT)[-1].double().softmax(-1).topk(2)
+    first = full_logits(tiny_policy.model, PROMPT)[-1].double().softmax(-1).topk(2)
     for token, share in zip(first.indices.tolist(), (first.values / first.values.sum()).tolist(), strict=True):
-        second = full_logits(tiny_policy, [*PROMPT, token])[-1].double().softmax(-1).topk(2)
+        second = full_logits(tiny_policy.model, [*PROMPT, token])[-1].double().softmax(-1).topk(2)
         for after, part in zip(second.indices.tolist(), (second.values / second.values.sum()).tolist(), strict=True):
             expected[token, after] = num_draws * share * part
     assert set(counts) <= set(expected)
@@ -231,7 +155,7 @@ def test_steps_are_drawn_independently(engine: EmbeddedEngine, tiny_policy: Poli
 def test_top_p_keeps_the_smallest_nucleus_and_all_of_it(
     engine: EmbeddedEngine, tiny_policy: Policy, top_p: float
 ) -> None:
-    probs = full_logits(tiny_policy, PROMPT)[-1].double().softmax(-1).sort(descending=True)
+    probs = full_logits(tiny_policy.model, PROMPT)[-1].double().softmax(-1).sort(descending=True)
     size = int((probs.values.cumsum(0) < top_p).sum()) + 1
     nucleus = probs.indices[:size].tolist()
     results = engine.generate([request(sampling_seed=s, top_p=top_p, max_new_tokens=1) for s in range(1500)])
