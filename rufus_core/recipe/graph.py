@@ -19,11 +19,11 @@ from rufus_core.types import Json, content_id
 VERSIONS = {
     "base": "2",
     "problems": "2",
-    "screen": "1",
+    "screen": "2",
     "reward_model": "4",
-    "training": "1",
+    "training": "2",
     "checkpoint": "1",
-    "scores": "2",
+    "scores": "3",
 }
 
 # What a stage's training depends on; data, parent and reward model enter by digest instead.

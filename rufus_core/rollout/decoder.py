@@ -11,7 +11,6 @@ d size of a head, E experts, K of them for each token, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,20 +18,11 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear, pad, scaled_dot_product_attention, silu
 from transformers import PreTrainedModel
 
-from rufus_core.rollout.kv_cache import CacheShape, RowCache
+from rufus_core.rollout.kv_cache import CacheShape, Piece, RowCache
 from rufus_core.rollout.weights import Experts, Layer, Mlp, Weights
 
 _ROWS = 4  # of the smallest block of rows that products treat alike
 _WIDTH, _UNCUT, _BLOCK = 16, 192, 512  # positions: a step of the ladder, an uncut sum, a block of attention
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Tokens `ids` of a row's prompt, from position `start` on."""
-
-    row: int
-    start: int
-    ids: Sequence[int]
 
 
 class Decoder:
@@ -55,7 +45,7 @@ class Decoder:
         return CacheShape(len(self._weights.layers), self._kv_heads, self._head_dim, moe_layers, experts)
 
     @property
-    def moe_layers(self) -> list[int]:
+    def moe_layers(self) -> Sequence[int]:
         return [i for i, layer in enumerate(self._weights.layers) if isinstance(layer.mlp, Experts)]
 
     def load(self, model: PreTrainedModel) -> None:

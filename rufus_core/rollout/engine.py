@@ -19,9 +19,11 @@ from transformers import PreTrainedModel
 
 from rufus_core.errors import EngineError
 from rufus_core.ports import GenerateRequest, GenerateResult, SamplingParams
-from rufus_core.rollout.decoder import Decoder, Piece
-from rufus_core.rollout.kv_cache import SHORTEST_PREFIX, RowCache
+from rufus_core.rollout.decoder import Decoder
+from rufus_core.rollout.kv_cache import SHORTEST_PREFIX, Piece, RowCache
 from rufus_core.rollout.sampler import sample, uniform_numbers
+from rufus_core.rollout.transformers_decoder import TransformersDecoder
+from rufus_core.rollout.weights import has_known_layers
 
 _PREFILL_TOKENS = 4096  # of prompts, put through the model at once
 
@@ -84,8 +86,11 @@ class EmbeddedEngine:
     prompt compute it once, and a later turn computes only what is new. `cache_bytes` bounds what is held: where rows of
     `context_tokens` don't fit as often as `max_batch` says, fewer run at once.
 
+    The families of `weights.has_known_layers` are computed by `Decoder`, others by Hugging Face's modules: as right,
+    but slower, equal only up to rounding from batch to batch, and without routing.
+
     Raises:
-        EngineError: not one row fits.
+        EngineError: not one row fits, or the model keeps something else than keys and values.
     """
 
     def __init__(
@@ -100,7 +105,8 @@ class EmbeddedEngine:
         self.context_length = min(context_tokens or most, most)
         self.vocab_size, self._num_layers = int(model.config.vocab_size), int(model.config.num_hidden_layers)
         self.weight_version = version
-        self._decoder = Decoder(model, self.context_length)
+        known = has_known_layers(model)
+        self._decoder = Decoder(model, self.context_length) if known else TransformersDecoder(model)
         shape = self._decoder.cache_shape
         rows = min(2 * max_batch, cache_bytes // (shape.bytes_per_position * self.context_length))
         if not rows:

@@ -33,6 +33,15 @@ class CacheShape:
         return 2 * self.layers * self.kv_heads * self.head_dim * 4 + routing * 2 + 8
 
 
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Tokens `ids` of a row's prompt, from position `start` on, that are still to be computed."""
+
+    row: int
+    start: int
+    ids: Sequence[int]
+
+
 class RowCache:
     """Rows [0, n) run; the others keep what finished, as long as nothing else needs them.
 
