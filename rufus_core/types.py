@@ -7,9 +7,13 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 Json = Any  # a JSON value: None, bool, int, float, str, list, dict
 Split = Literal["train", "validation", "heldout"]
@@ -177,6 +181,7 @@ class Trajectory:
     """The tokens of one rollout: authoritative (GYM-17). All lists have one entry per token.
 
     `loss_mask` is 1 exactly on sampled tokens; `logprobs` is the rollout's log-prob there and 0.0 elsewhere.
+    `routed_experts` is [tokens - 1, layers, experts per token], where the engine was asked for it.
     """
 
     problem_id: str
@@ -187,6 +192,7 @@ class Trajectory:
     episode: Episode
     verdict: Verdict
     weight_version: str
+    routed_experts: NDArray[np.int32] | None = None
     reward: float = 0.0  # the verdict's score after shaping
 
     @property

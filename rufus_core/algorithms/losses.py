@@ -55,7 +55,8 @@ def policy_loss(
     reaches the loss. With every token masked the loss is 0 and so are its gradients.
 
     Metrics: `ratio`, `clip_fraction` (share of tokens whose clipped objective was taken), `policy_kl` (k3 of new from
-    old); with TIS also `tis_weight`, with a reference `ref_kl`, with entropies `entropy`.
+    old), `logprob_gap` (how far old and rollout differ); with TIS also `tis_weight`, with a reference `ref_kl`, with
+    entropies `entropy`.
 
     Raises:
         ValueError: a coefficient is set whose tensor is missing, or the denominator is not positive.
@@ -75,6 +76,7 @@ def policy_loss(
         return torch.where(mask_T, values_T, 0.0)
 
     log_ratio_T = masked(new_T - old_T)
+    mismatch_T = masked(old_T - rollout_T)
     if settings.name == "gspo":
         mean_S = _sum_by_sequence(log_ratio_T, sequence_T, len(advantages_S)) / num_tokens_S.clamp(min=1)
         ratio_T = _bounded_exp(mean_S)[sequence_T]
@@ -90,10 +92,11 @@ def policy_loss(
         "ratio": ratio_T,
         "clip_fraction": (clipped_T < plain_T).to(new_T.dtype),
         "policy_kl": kl_divergence(log_ratio_T, "k3"),
+        "logprob_gap": mismatch_T.abs(),
     }
 
     if settings.tis:
-        weight_T = _bounded_exp(masked(old_T - rollout_T)).clamp(max=settings.tis_cap).detach()
+        weight_T = _bounded_exp(mismatch_T).clamp(max=settings.tis_cap).detach()
         loss_T = loss_T * weight_T
         reported["tis_weight"] = weight_T
     if ref_T is not None:

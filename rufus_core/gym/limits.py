@@ -1,4 +1,4 @@
-"""Budgets of an episode, from a stage's settings."""
+"""Budgets of an episode and how it is sampled, from a stage's settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rufus_core.settings import RLStage
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Budgets of one episode (GYM-07). A limit of N allows exactly N; the attempt at N + 1 ends the episode.
+    """Budgets of one episode (GYM-07), and how it is sampled. A limit of N allows N; attempt N + 1 ends the episode.
 
     An iteration is a model call with the tool calls it makes. None: bounded by the tool calls, for each iteration but
     the last makes one.
@@ -22,6 +22,7 @@ class Limits:
     result_tokens: int = 8000
     temperature: float = 1.0
     top_p: float = 1.0
+    record_routing: bool = False  # keep the experts that tokens were put through (R3, SLM-06)
 
 
 def limits_of(stage: RLStage, context_tokens: int, *, training: bool, response_budget: int | None = None) -> Limits:
@@ -35,4 +36,5 @@ def limits_of(stage: RLStage, context_tokens: int, *, training: bool, response_b
         result_tokens=tools.result_tokens if tools else 8000,
         temperature=stage.rollout.temperature,
         top_p=stage.rollout.top_p,
+        record_routing=training and stage.precision.router_replay,
     )

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rufus_core.data.chat import ChatFormat
 from rufus_core.data.tool_calls import MalformedCall
-from rufus_core.errors import InfrastructureError
+from rufus_core.errors import EngineError, InfrastructureError
 from rufus_core.gym.limits import Limits
 from rufus_core.ports import Engine, Environment, GenerateRequest, GenerateResult, Gym, SamplingParams
 from rufus_core.types import (
@@ -49,6 +52,9 @@ def run_episodes(
 
     An InfrastructureError aborts its own episode only (CA-R3); any other exception is a bug and is raised. A problem
     whose prompt leaves no room to answer is unscorable and opens no environment.
+
+    Raises:
+        EngineError: the engine can't serve a prompt, or was asked for routing and gave none that fits the tokens.
     """
     limits = replace(limits, trajectory_tokens=min(limits.trajectory_tokens, engine.context_length))
     runs = [_Run(spec, chat, limits) for spec in specs]
@@ -86,6 +92,7 @@ class _Run:
     token_ids: list[int] = field(init=False)
     loss_mask: list[int] = field(init=False)
     logprobs: list[float] = field(init=False)
+    routed_experts: NDArray[np.int32] | None = None
     actions: tuple[ToolCall | MalformedCall, ...] = ()
     termination: Termination | None = None
     verdict: Verdict | None = None
@@ -121,6 +128,7 @@ class _Run:
                 stop_token_ids=self.chat.stop_token_ids,
                 sampling_seed=seed,
             ),
+            return_routed_experts=self.limits.record_routing,
         )
 
     def take_turn(self, result: GenerateResult) -> None:
@@ -131,8 +139,11 @@ class _Run:
         self.weight_version = result.weight_version
         self.num_turns += 1
         if result.finish_reason == "abort":
+            self.routed_experts = None  # there may be tokens without routing; no part of it is trained on
             self._abort(Termination.ABORTED_CONNECTION, "the engine aborted the request")
             return
+        if self.limits.record_routing:
+            self._extend_routing(result)
         if result.finish_reason == "length":  # decided before any tool call is read
             full = len(self.token_ids) >= self.limits.trajectory_tokens
             self.termination = Termination.MAX_CONTEXT_LENGTH if full else Termination.MAX_GENERATION_LENGTH
@@ -145,6 +156,22 @@ class _Run:
             self.termination = Termination.TASK_COMPLETE
         elif len(turn.actions) > calls_left:
             self.termination = Termination.MAX_TOOL_CALLS
+
+    def _extend_routing(self, result: GenerateResult) -> None:
+        """Keep what earlier turns recorded and add the rest: the last turn's last token, its observation, this turn.
+
+        A token that was sampled keeps the experts it was sampled with, also where this turn computed it again.
+        """
+        rows = result.routed_experts
+        if rows is None or len(rows) != len(self.token_ids) - 1:
+            given = "no routing" if rows is None else f"{len(rows)} rows of routing"
+            raise EngineError(
+                f"the engine gave {given} for {len(self.token_ids)} tokens; it must give one less than tokens",
+                where=f"request {result.rid}",
+                hint="router replay needs an engine that reports the experts of every token but the last",
+            )
+        known = self.routed_experts
+        self.routed_experts = rows if known is None else np.concatenate([known, rows[len(known) :]])
 
     def act(self) -> None:
         """Run the turn's tool calls in order and append what they returned; the observation is never trained on."""
@@ -207,6 +234,7 @@ class _Run:
             episode=self.episode,
             verdict=self.verdict,
             weight_version=self.weight_version,
+            routed_experts=self.routed_experts,
             reward=self.verdict.score,
         )
 

@@ -115,11 +115,19 @@ def _refuse_unsupported(recipe: Recipe) -> None:
                 where=f"stages.{name}.{field}.filters",
                 hint=f"--set 'stages.{name}.{field}.filters=!replace {{}}'",
             )
-        if (stage.precision.train, stage.precision.rollout) != ("fp32", "fp32") or stage.precision.router_replay:
+        if (stage.precision.train, stage.precision.rollout) != ("fp32", "fp32"):
             raise ConfigError(
-                "this release trains and rolls out in fp32, without router replay",
+                "this release trains and rolls out in fp32",
                 where=f"stages.{name}.precision",
-                hint=f"--set 'stages.{name}.precision={{train: fp32, rollout: fp32, router_replay: false}}'",
+                hint=f"--set 'stages.{name}.precision={{train: fp32, rollout: fp32}}'",
+            )
+        if stage.precision.router_replay and (isinstance(stage, SFTStage) or _is_dense(recipe)):
+            raise ConfigError(
+                "there are no rollouts whose routing could be replayed"
+                if isinstance(stage, SFTStage)
+                else "the base policy has no router to replay: all of its layers are dense",
+                where=f"stages.{name}.precision.router_replay",
+                hint=f"--set stages.{name}.precision.router_replay=false",
             )
         if stage.run.select.metric is not None:
             raise ConfigError(
@@ -133,6 +141,12 @@ def _refuse_unsupported(recipe: Recipe) -> None:
                 where=f"stages.{name}.batch.long_sample_tokens",
                 hint=f"--set stages.{name}.batch.long_sample_tokens=null",
             )
+
+
+def _is_dense(recipe: Recipe) -> bool:
+    """Whether it is known here that no layer has experts; of a policy that is given as files, its job tells."""
+    shape = recipe.base.shape
+    return shape is not None and shape.first_dense_layers >= shape.num_layers
 
 
 def _seed(recipe: Recipe, *parts: str) -> int:

@@ -1,6 +1,7 @@
 """Log-probs of trained tokens from packed rows, and nothing for the rest: prompts and padding cost no logits.
 
-Shapes: R rows, T positions of a row, N trained tokens in order of (sequence, position).
+Shapes: R rows, T positions of a row, P = R * T positions, N trained tokens in order of (sequence, position), L layers,
+K experts of a token.
 """
 
 from __future__ import annotations
@@ -10,21 +11,28 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from rufus_core.data.packing import IGNORE, PackedRow, pack
+from rufus_core.errors import DataError
+from rufus_core.rollout.routing import UNRECORDED
 
 _ROW_TOKENS = 256  # rows hold at least this many tokens; longer sequences get longer rows
 
 
 @dataclass(frozen=True, slots=True)
 class TokenSequence:
-    """Token ids of one sequence, 1 in `mask` where a token is trained, and the index the caller knows it by."""
+    """Token ids of one sequence, 1 in `mask` where a token is trained, and the index the caller knows it by.
+
+    `routed_experts` [tokens - 1, L, K] is what its tokens were put through when they were rolled out.
+    """
 
     index: int
     token_ids: Sequence[int]
     mask: Sequence[int]
+    routed_experts: NDArray[np.int32] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +44,15 @@ class PackedBatch:
     target_N: Tensor
     sequence_N: Tensor  # caller's index of the sequence of each trained token
     offset_N: Tensor  # position of the trained token inside its sequence
+    routed_PLK: Tensor | None  # experts as recorded, UNRECORDED at last tokens and padding
 
 
 def micro_batches(sequences: Sequence[TokenSequence], most_tokens: int) -> Iterator[PackedBatch]:
-    """Pack whole sequences into rows and rows into micro-batches of about `most_tokens` positions."""
+    """Pack whole sequences into rows and rows into micro-batches of about `most_tokens` positions.
+
+    Raises:
+        DataError: the routing of a sequence doesn't have one row less than tokens.
+    """
     lengths = [len(s.token_ids) for s in sequences]
     if not lengths:
         return
@@ -70,7 +83,28 @@ def _build(groups: Sequence[Sequence[TokenSequence]]) -> PackedBatch:
             [indices[r][rows[r].segments_T[t]] for r, t in zip(row_N, place_N, strict=True)], dtype=torch.long
         ),
         torch.from_numpy(positions_RT[row_N, place_N] + 1),
+        _packed_routing(groups, width),
     )
+
+
+def _packed_routing(groups: Sequence[Sequence[TokenSequence]], width: int) -> Tensor | None:
+    """Recorded experts [P, L, K] of rows of `width`; None where no sequence has any."""
+    recorded = [s.routed_experts for group in groups for s in group if s.routed_experts is not None]
+    if not recorded:
+        return None
+    routed_PLK = np.full((len(groups) * width, *recorded[0].shape[1:]), UNRECORDED, dtype=np.int32)
+    for row, group in enumerate(groups):
+        start = row * width
+        for s in group:
+            if s.routed_experts is not None:
+                if len(s.routed_experts) != len(s.token_ids) - 1:
+                    raise DataError(
+                        f"{len(s.routed_experts)} rows of routing for {len(s.token_ids)} tokens; the last has none",
+                        where=f"sequence {s.index}",
+                    )
+                routed_PLK[start : start + len(s.routed_experts)] = s.routed_experts
+            start += len(s.token_ids)
+    return torch.from_numpy(routed_PLK)
 
 
 def trained_logits(model: PreTrainedModel, batch: PackedBatch) -> Tensor:

@@ -13,12 +13,13 @@ from transformers import PreTrainedModel
 
 from rufus_core.algorithms.losses import LossOutput, loss_denominator, merge_metrics, policy_loss
 from rufus_core.algorithms.schedules import learning_rate
-from rufus_core.errors import DataError
+from rufus_core.errors import ConfigError, DataError
 from rufus_core.gym.limits import Limits, limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
 from rufus_core.ports import Gym, MetricSink
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy
+from rufus_core.rollout.routing import replayed_routing, routers
 from rufus_core.settings import AlgorithmSettings, RLStage
 from rufus_core.training.collect import Counts, ProblemStream, Rollout, advantages_of, collect, shape_rewards
 from rufus_core.training.forward import PackedBatch, TokenSequence, micro_batches, token_logprobs
@@ -67,11 +68,18 @@ def train_rl(
     Problems whose prompt leaves no room for an answer are left out; the metric `problems_without_room` counts them.
 
     Raises:
+        ConfigError: routing is to be replayed in a policy that has no router.
         DataError: there is no problem, or none fits.
         Preempted: `state` was told to stop.
     """
     steps = stage.run.steps
     assert steps is not None
+    if stage.precision.router_replay and not routers(policy.model):
+        raise ConfigError(
+            f"there is no router to replay in this policy, a {type(policy.model).__name__}",
+            where="precision.router_replay",
+            hint="set it to false; it is for GLM-4.5 with experts (Glm4MoeForCausalLM)",
+        )
     starts = [1, *(phase.from_step for phase in stage.phases)]
     needs_reference = any(at_step(stage, step).algorithm.kl_coef for step in starts)
     reference = copy.deepcopy(policy.model).eval() if needs_reference else None  # the parent, before it is trained
@@ -161,10 +169,11 @@ class _Updater:
     def logprobs(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
         """Log-probs by the trainer of every sampled token, aligned with `token_ids`; 0 elsewhere."""
         rows = [[0.0] * len(t.token_ids) for t in trajectories]
-        sequences = [TokenSequence(i, t.token_ids, t.loss_mask) for i, t in enumerate(trajectories)]
+        sequences = [TokenSequence(i, t.token_ids, t.loss_mask, t.routed_experts) for i, t in enumerate(trajectories)]
         with torch.no_grad():
             for micro in micro_batches(sequences, _MICRO_BATCH_TOKENS):
-                values, _ = token_logprobs(self._policy.model, micro, self._stage.rollout.temperature)
+                with replayed_routing(self._policy.model, micro.routed_PLK):
+                    values, _ = token_logprobs(self._policy.model, micro, self._stage.rollout.temperature)
                 for s, t, value in zip(
                     micro.sequence_N.tolist(), micro.offset_N.tolist(), values.tolist(), strict=True
                 ):
@@ -189,7 +198,7 @@ class _Updater:
         denominator = loss_denominator([sum(mask) for mask in masks], algorithm)
         regularised = bool(algorithm.kl_coef or algorithm.entropy_coef)
         sequences = [
-            TokenSequence(i, t.token_ids, mask)
+            TokenSequence(i, t.token_ids, mask, t.routed_experts)
             for i, (t, mask) in enumerate(zip(trajectories, masks, strict=True))
             if any(mask) and (regularised or advantages[i] != 0.0)
         ]
@@ -215,13 +224,14 @@ class _Updater:
         denominator: float,
     ) -> LossOutput:
         temperature = self._stage.rollout.temperature
-        new_N, entropy_N = token_logprobs(self._policy.model, micro, temperature)
+        with replayed_routing(self._policy.model, micro.routed_PLK) as replay:
+            new_N, entropy_N = token_logprobs(self._policy.model, micro, temperature)
         places = list(zip(micro.sequence_N.tolist(), micro.offset_N.tolist(), strict=True))
         reference_N = None
         if self._reference is not None and self._stage.algorithm.kl_coef:
-            with torch.no_grad():
+            with torch.no_grad():  # by its own routing: it is a policy of its own, and the KL shall see routers drift
                 reference_N, _ = token_logprobs(self._reference, micro, temperature)
-        return policy_loss(
+        output = policy_loss(
             new_N,
             new_N.detach() if old is None else torch.tensor([old[s][t] for s, t in places]),
             torch.tensor([trajectories[s].logprobs[t] for s, t in places]),
@@ -233,6 +243,9 @@ class _Updater:
             ref_T=reference_N,
             entropy_T=entropy_N,
         )
+        if micro.routed_PLK is not None:
+            output.metrics["routing_agreement"] = replay.agreement_P[micro.predictor_N].mean().item()
+        return output
 
 
 def _trained(trajectory: Trajectory, algorithm: AlgorithmSettings) -> list[int]:

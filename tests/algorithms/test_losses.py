@@ -134,6 +134,18 @@ def test_truncated_importance_weights_multiply_after_clipping_SLM_09():
     assert out.metrics["tis_weight"] == pytest.approx((math.exp(0.5) + 2.0) / 2, abs=1e-12)
 
 
+def test_the_gap_between_rollout_and_trainer_is_a_token_mean_and_changes_no_loss():
+    """|-1 + 1.5| and |-1 + 0.75|; what is masked doesn't count."""
+    old = f64(-1.0, -1.0, 0.0)
+    out, same = (
+        loss_of(old, old, [0, 0, 0], f64(1.0), GRPO, rollout=rollout, mask=[True, True, False])
+        for rollout in (f64(-1.5, -0.75, math.nan), old)
+    )
+    assert out.metrics["logprob_gap"] == pytest.approx(0.375, abs=1e-12)
+    assert same.metrics["logprob_gap"] == 0
+    assert out.loss.item() == same.loss.item()
+
+
 def test_truncated_importance_weights_carry_no_gradient():
     old, rollout = f64(-1.0).requires_grad_(), f64(-1.5).requires_grad_()
     out = loss_of(

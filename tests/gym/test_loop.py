@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
+import numpy as np
 import pytest
 
 from rufus_core.data.chat import ChatFormat
-from rufus_core.errors import InfrastructureError
+from rufus_core.errors import EngineError, InfrastructureError
 from rufus_core.gym.limits import Limits, limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
 from rufus_core.gym.single_turn import SingleTurnGym
@@ -403,6 +405,74 @@ def test_nothing_is_closed_while_a_worker_is_still_busy(chat: ChatFormat) -> Non
         assert world.events[name, "opened"] == world.events[name, "cleanup"] == 1
 
 
+# -- routing (R3, SLM-06) ---------------------------------------------------------------------------------------------
+
+
+class RoutingEngine(ScriptedEngine):
+    """Reports, where it is asked, [tokens - 1 + surplus, 1, 1]: in each row the number of the turn that computed it."""
+
+    surplus: int | None = 0
+
+    def _answer(self, request: GenerateRequest) -> GenerateResult:
+        result = super()._answer(request)
+        if not request.return_routed_experts or self.surplus is None:
+            return result
+        rows = len(request.input_ids) + len(result.output_ids) - 1 + self.surplus
+        return replace(result, routed_experts=np.full((rows, 1, 1), int(result.weight_version[1:]), dtype=np.int32))
+
+
+def routed(engine: RoutingEngine, chat: ChatFormat, **changes: Any) -> Trajectory:
+    limits = replace(LIMITS, **{"record_routing": True, **changes})
+    [trajectory] = run_episodes(engine, chat, World(), [EpisodeSpec(problem(), 0, 1)], limits)
+    return trajectory
+
+
+def test_a_token_keeps_the_routing_of_the_turn_that_first_computed_it_SLM_06(chat: ChatFormat) -> None:
+    """A turn's last token is only put through the model by the next turn, and with it what the tool said."""
+    engine = RoutingEngine(chat, {"p": [turn(call()), turn(call(2)), ANSWER]})
+    t = routed(engine, chat)
+    ends = _turn_ends(t)
+    assert len(ends) == 3
+    assert ends[-1] == len(t.token_ids)
+    assert t.routed_experts is not None
+    assert t.routed_experts.shape == (len(t.token_ids) - 1, 1, 1)
+    expected = [sum(position >= end - 1 for end in ends[:2]) for position in range(len(t.token_ids) - 1)]
+    assert t.routed_experts[:, 0, 0].tolist() == expected
+
+
+def test_routing_is_only_recorded_where_it_is_asked_for(chat: ChatFormat) -> None:
+    engine = RoutingEngine(chat, {"p": [turn(call()), ANSWER]})
+    assert routed(engine, chat, record_routing=False).routed_experts is None
+    assert not any(request.return_routed_experts for request in engine.requests)
+
+
+@pytest.mark.parametrize("budget", range(40, 130, 6))
+def test_routing_has_a_row_less_than_tokens_wherever_an_episode_is_cut(chat: ChatFormat, budget: int) -> None:
+    engine = RoutingEngine(chat, {"p": [turn(call()), turn(call(2)), ANSWER]})
+    t = routed(engine, chat, trajectory_tokens=budget)
+    assert len(t.token_ids) <= budget
+    rows = 0 if t.routed_experts is None else len(t.routed_experts)
+    assert rows == (len(t.token_ids) - 1 if engine.requests else 0)
+
+
+@pytest.mark.parametrize(("surplus", "given"), [(None, "no routing"), (1, "rows of routing"), (-1, "rows of routing")])
+def test_routing_that_does_not_fit_the_tokens_is_refused(chat: ChatFormat, surplus: int | None, given: str) -> None:
+    engine = RoutingEngine(chat, {"p": [ANSWER]})
+    engine.surplus = surplus
+    with pytest.raises(EngineError, match=given) as caught:
+        routed(engine, chat)
+    assert caught.value.where == "request p.0.0"
+    assert caught.value.hint
+
+
+def test_an_aborted_rollout_has_no_routing(chat: ChatFormat) -> None:
+    engine = RoutingEngine(chat, {"p": [turn(call()), ANSWER]})
+    engine.aborts = {"p.0.1"}
+    t = routed(engine, chat)
+    assert t.verdict.kind is VerdictKind.ABORTED
+    assert t.routed_experts is None
+
+
 # -- many episodes ----------------------------------------------------------------------------------------------------
 
 
@@ -483,3 +553,10 @@ def test_limits_come_from_the_stage_and_never_outgrow_the_context() -> None:
     assert limits_of(agent, 10, training=True).trajectory_tokens == 10
     assert limits_of(stage("reasoning_rl"), 1024, training=True).tool_calls == 0
     assert limits_of(agent, 1024, training=True, response_budget=7).turn_tokens == 7
+
+
+def test_routing_is_recorded_for_training_where_the_stage_replays_it() -> None:
+    off = stage("search_agent")
+    on = off.model_copy(update={"precision": off.precision.model_copy(update={"router_replay": True})})
+    recorded = [limits_of(s, 1024, training=t).record_routing for s in (off, on) for t in (False, True)]
+    assert recorded == [False, False, False, True]

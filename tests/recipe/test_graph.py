@@ -254,6 +254,7 @@ def test_a_base_that_lacks_a_file_is_refused(tmp_path: Path, missing: str) -> No
         ("base.shape=null", "base", "not on this machine"),
         ("stages.if_rl.problems.filters.learnability={}", "stages.if_rl.problems.filters", "filters learnability"),
         ("stages.if_rl.precision.train=bf16", "stages.if_rl.precision", "fp32"),
+        ("stages.sft.precision.router_replay=true", "stages.sft.precision.router_replay", "no rollouts"),
         ("stages.sft.batch.long_sample_tokens=512", "stages.sft.batch.long_sample_tokens", "long samples"),
         ("stages.if_rl.run.select={rule: peak, metric: ifeval}", "stages.if_rl.run.select.metric", "not by ifeval"),
         (
@@ -282,6 +283,15 @@ def test_what_cant_be_run_is_refused(override: str, where: str, what: str) -> No
 )
 def test_the_hints_help(remedy: tuple[str, str]) -> None:
     assert _graph(*remedy).keys() == _graph().keys()
+
+
+def test_router_replay_needs_layers_with_experts_SLM_06() -> None:
+    replayed = "stages.if_rl.precision.router_replay=true"
+    assert _changed(replayed) == {"stages/if_rl/train"}
+    with pytest.raises(ConfigError, match="no router to replay") as caught:
+        _graph(replayed, "base.shape.first_dense_layers=2")
+    assert caught.value.where == "stages.if_rl.precision.router_replay"
+    _graph(replayed, "base.shape.first_dense_layers=2", caught.value.hint.removeprefix("--set "))
 
 
 def test_an_unknown_benchmark_is_refused() -> None:

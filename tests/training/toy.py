@@ -91,6 +91,7 @@ def rl_stage(**changes: Any) -> RLStage:
         "optimizer": {"lr_peak": 1e-2, "weight_decay": 0.0},
         "rollout": {"prompts_per_rollout": 4, "samples_per_prompt": 8, "response_budget_tokens": 6},
         "algorithm": {"name": "gspo", "clip_low": 0.2, "clip_high": 0.2},
+        "precision": {"train": "fp32", "rollout": "fp32", "router_replay": False},
         "run": {"steps": 1, "select": {"rule": "last"}},
     }
     validated: RLStage = TypeAdapter(StageSettings).validate_python(_merged(stage, changes))
