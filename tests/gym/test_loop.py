@@ -16,7 +16,7 @@ from rufus_core.errors import EngineError, InfrastructureError
 from rufus_core.gym.limits import Limits, limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
 from rufus_core.gym.single_turn import SingleTurnGym
-from rufus_core.ports import GenerateRequest, GenerateResult
+from rufus_core.ports import GenerateRequest, GenerateResult, SamplingParams
 from rufus_core.recipe.load import load_recipe
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy
@@ -33,6 +33,7 @@ from rufus_core.types import (
     Verdict,
     VerdictKind,
 )
+from tests.training import reference
 
 ADD = ToolSchema(name="add", parameters={"type": "object", "properties": {"x": {"type": "integer"}}, "required": ["x"]})
 LIMITS = Limits(turn_tokens=200, trajectory_tokens=2000, tool_calls=5, result_tokens=100)
@@ -421,7 +422,24 @@ class RoutingEngine(ScriptedEngine):
         return replace(result, routed_experts=np.full((rows, 1, 1), int(result.weight_version[1:]), dtype=np.int32))
 
 
-def routed(engine: RoutingEngine, chat: ChatFormat, **changes: Any) -> Trajectory:
+class PutThroughEngine(ScriptedEngine):
+    """Says what the script holds, and puts it through a real engine, which reuses what earlier turns computed."""
+
+    def __init__(self, policy: Policy, turns: Sequence[str]) -> None:
+        super().__init__(policy.chat, {"p": turns})
+        self._real = EmbeddedEngine(policy.model)
+
+    def _answer(self, request: GenerateRequest) -> GenerateResult:
+        said = super()._answer(request)
+        ids = [*request.input_ids, *said.output_ids]
+        [real] = self._real.generate(
+            [replace(request, input_ids=ids, sampling_params=SamplingParams(max_new_tokens=1))]
+        )
+        assert real.routed_experts is not None
+        return replace(said, routed_experts=real.routed_experts[:-1], cached_tokens=real.cached_tokens)
+
+
+def routed(engine: ScriptedEngine, chat: ChatFormat, **changes: Any) -> Trajectory:
     limits = replace(LIMITS, **{"record_routing": True, **changes})
     [trajectory] = run_episodes(engine, chat, World(), [EpisodeSpec(problem(), 0, 1)], limits)
     return trajectory
@@ -429,8 +447,7 @@ def routed(engine: RoutingEngine, chat: ChatFormat, **changes: Any) -> Trajector
 
 def test_a_token_keeps_the_routing_of_the_turn_that_first_computed_it_SLM_06(chat: ChatFormat) -> None:
     """A turn's last token is only put through the model by the next turn, and with it what the tool said."""
-    engine = RoutingEngine(chat, {"p": [turn(call()), turn(call(2)), ANSWER]})
-    t = routed(engine, chat)
+    t = routed(RoutingEngine(chat, {"p": [turn(call()), turn(call(2)), ANSWER]}), chat)
     ends = _turn_ends(t)
     assert len(ends) == 3
     assert ends[-1] == len(t.token_ids)
@@ -438,6 +455,15 @@ def test_a_token_keeps_the_routing_of_the_turn_that_first_computed_it_SLM_06(cha
     assert t.routed_experts.shape == (len(t.token_ids) - 1, 1, 1)
     expected = [sum(position >= end - 1 for end in ends[:2]) for position in range(len(t.token_ids) - 1)]
     assert t.routed_experts[:, 0, 0].tolist() == expected
+
+
+def test_routing_over_turns_is_that_of_one_pass_over_all_tokens_SLM_06(tiny_policy: Policy) -> None:
+    t = routed(PutThroughEngine(tiny_policy, [turn(call()), turn(call(2)), ANSWER]), tiny_policy.chat)
+    assert t.episode.num_successful_calls == 2
+    assert t.routed_experts is not None
+    whole = reference.routing(tiny_policy.model, t.token_ids)
+    assert np.array_equal(np.sort(t.routed_experts), np.sort(whole))
+    assert len(np.unique(whole)) > 2
 
 
 def test_routing_is_only_recorded_where_it_is_asked_for(chat: ChatFormat) -> None:

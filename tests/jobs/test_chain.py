@@ -15,6 +15,7 @@ from rufus_core.data.generators.chat import preference_pairs
 from rufus_core.data.preferences import PreferencePair
 from rufus_core.jobs.run import run_job
 from rufus_core.lineage import Record, Store
+from rufus_core.training.reporter import CURVES, reported
 from tests.jobs.miniature import Runner, short_chain
 
 STEPS = (
@@ -97,6 +98,19 @@ def test_what_a_training_leaves_to_read(chain: Runner) -> None:
     rollouts = [json.loads(line) for line in (folder / "rollouts.jsonl").read_text().splitlines()]
     assert {row["step"] for row in rollouts} == {1, 2}
     assert all(row["messages"][0]["role"] == "user" for row in rollouts)
+
+
+def test_a_stage_replays_the_routing_of_its_rollouts_SLM_06(home: Path, chain: Runner, tmp_path: Path) -> None:
+    """Engine and trainer hold the same weights here, so there is next to nothing to mend."""
+    replayed = Runner(home, short_chain("stages.rlhf.precision.router_replay=true"))
+    record = run_job(replayed.document("stages/rlhf/train", progress=tmp_path / "progress.jsonl"))
+    folders = chain.path("stages/rlhf/train"), replayed.store.path(record)
+    free, forced = ([metrics for _, metrics in reported(folder / CURVES)] for folder in folders)
+    assert len(free) == len(forced) == 2
+    for one, other in zip(free, forced, strict=True):
+        assert other.keys() - one.keys() == {"routing_agreement"}
+        assert 0.99 < other["routing_agreement"] <= 1
+        assert max(one["logprob_gap"], other["logprob_gap"]) < 1e-5
 
 
 def test_progress_is_reported_while_a_job_runs(chain: Runner) -> None:
