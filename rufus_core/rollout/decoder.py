@@ -22,6 +22,7 @@ from rufus_core.rollout.kv_cache import CacheShape, Piece, RowCache
 from rufus_core.rollout.weights import Experts, Layer, Mlp, Weights
 
 _ROWS = 4  # of the smallest block of rows that products treat alike
+_FEW_ROWS, _LARGE = range(12, 129), 1 << 17  # from 12 rows on both ways of a product give the same bits
 _WIDTH, _UNCUT, _BLOCK = 16, 192, 512  # positions: a step of the ladder, an uncut sum, a block of attention
 
 
@@ -53,7 +54,7 @@ class Decoder:
         self._weights.update(Weights.copy_of(model))
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
-        return linear(_filled(hidden_ND), self._weights.head)[: len(hidden_ND)]
+        return _product(_filled(hidden_ND), self._weights.head).contiguous()[: len(hidden_ND)]
 
     def forward(self, cache: RowCache, ids_B: Tensor, positions_B: Tensor, pieces: Sequence[Piece]) -> Tensor:
         """Put one token of each of the first B rows, and pieces of prompts of later ones, through the model.
@@ -78,12 +79,15 @@ class Decoder:
         moe_layer = 0
         for layer, held_RT2Gd in zip(self._weights.layers, cache.layers, strict=True):
             normed_ND = _rms_norm(hidden_ND, layer.attention_norm, self._eps)
-            qkv_Nhd = linear(normed_ND, layer.qkv, layer.qkv_bias)[:size].view(size, -1, self._head_dim)
+            qkv_ND = _product(normed_ND, layer.qkv).contiguous()
+            if layer.qkv_bias is not None:
+                qkv_ND.add_(layer.qkv_bias)
+            qkv_Nhd = qkv_ND[:size].view(size, -1, self._head_dim)
             self._rotate(qkv_Nhd[:, : heads + kv_heads], layer, cos_N1d, sin_N1d)
             held_RT2Gd[rows_N, positions_N] = qkv_Nhd[:, heads:].view(size, 2, kv_heads, -1)
             queries = torch.split(qkv_Nhd[:, :heads].reshape(size, kv_heads, self._share, -1), cuts)
             attended_ND = torch.cat([attend(held_RT2Gd, q) for attend, q in zip(attentions, queries, strict=True)])
-            hidden_ND = hidden_ND + linear(_filled(attended_ND), layer.output)
+            hidden_ND = hidden_ND + _product(_filled(attended_ND), layer.output).contiguous()
             normed_ND = _rms_norm(hidden_ND, layer.mlp_norm, self._eps)
             if isinstance(layer.mlp, Mlp):
                 hidden_ND = hidden_ND + _mlp(normed_ND, layer.mlp)
@@ -165,8 +169,18 @@ def _mlps(hidden_ECD: Tensor, experts: Experts) -> Tensor:
 
 
 def _mlp(hidden_ND: Tensor, mlp: Mlp) -> Tensor:
-    gate_NF, up_NF = linear(hidden_ND, mlp.gate_up).chunk(2, dim=-1)
-    return linear(silu(gate_NF).mul_(up_NF), mlp.down)
+    gate_NF, up_NF = _product(hidden_ND, mlp.gate_up).chunk(2, dim=-1)
+    return _product(silu(gate_NF).mul_(up_NF), mlp.down).contiguous()
+
+
+def _product(rows_NK: Tensor, weight_MK: Tensor) -> Tensor:
+    """`linear`, to the bit, with the threads over the weight's rows where there are few others and many of those.
+
+    The result may be laid out by columns.
+    """
+    if len(rows_NK) in _FEW_ROWS and weight_MK.numel() >= _LARGE:
+        return (weight_MK @ rows_NK.t()).t()
+    return linear(rows_NK, weight_MK)
 
 
 def _rms_norm(hidden_ND: Tensor, weight_D: Tensor, eps: float) -> Tensor:
