@@ -18,12 +18,11 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear, pad, scaled_dot_product_attention, silu
 from transformers import PreTrainedModel
 
-from rufus_core.rollout.kv_cache import CacheShape, Piece, RowCache
+from rufus_core.rollout.kv_cache import CacheShape, Piece, RowCache, attention_width
 from rufus_core.rollout.weights import Experts, Layer, Mlp, Weights
 
 _ROWS = 4  # of the smallest block of rows that products treat alike
 _FEW_ROWS, _LARGE = range(12, 129), 1 << 17  # from 12 rows on both ways of a product give the same bits
-_WIDTH, _UNCUT, _BLOCK = 16, 192, 512  # positions: a step of the ladder, an uncut sum, a block of attention
 
 
 class Decoder:
@@ -197,7 +196,7 @@ class _Rows:
     """Attention of one token each of the first B rows."""
 
     def __init__(self, positions_B: Tensor, share: int) -> None:
-        self._width = _attention_width(int(positions_B.max()) + 1)
+        self._width = attention_width(int(positions_B.max()) + 1)
         self._mask_B11T = (torch.arange(self._width) <= positions_B[:, None])[:, None, None]
         self._missing = -share % _ROWS
 
@@ -215,7 +214,7 @@ class _OnePiece:
     def __init__(self, piece: Piece, share: int) -> None:
         positions_q = torch.arange(piece.start, piece.start + len(piece.ids)).repeat_interleave(share)
         self._missing = -len(positions_q) % _ROWS
-        width = _attention_width(piece.start + len(piece.ids))
+        width = attention_width(piece.start + len(piece.ids))
         self._row, self._mask_qT = piece.row, torch.arange(width) <= pad(positions_q, (0, self._missing))[:, None]
 
     def __call__(self, held_RT2Gd: Tensor, query_nGSd: Tensor) -> Tensor:
@@ -224,17 +223,6 @@ class _OnePiece:
         query_Gqd = pad(query_nGSd.transpose(0, 1).flatten(1, 2), (0, 0, 0, self._missing))
         out_Gqd = scaled_dot_product_attention(query_Gqd[None], keys[None], values[None], attn_mask=self._mask_qT)[0]
         return out_Gqd[:, : size * share].reshape(kv_heads, size, -1).transpose(0, 1).flatten(1)
-
-
-def _attention_width(positions: int) -> int:
-    """The least width on the ladder, which leaves out what is between 192 and 384 in each block of 512.
-
-    Matrix libraries sum up to 192 products in one go, and cut longer sums into parts that depend on their length.
-    """
-    whole, rest = divmod(positions, _BLOCK)
-    if rest > _UNCUT:
-        rest = max(rest, 2 * _UNCUT)
-    return whole * _BLOCK + -(-rest // _WIDTH) * _WIDTH
 
 
 def _rotations(rotary: Any, positions: int) -> tuple[Tensor, Tensor]:

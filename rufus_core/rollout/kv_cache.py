@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _FIRST_ROOM = 256  # positions of an empty cache; it doubles when a sequence needs more
+_WIDTH, _UNCUT, _BLOCK = 16, 192, 512  # positions: a step of the ladder, an uncut sum, a block of attention
 SHORTEST_PREFIX = 8  # tokens; computing fewer again costs less than looking for them
 
 
@@ -51,8 +52,8 @@ class RowCache:
     """
 
     def __init__(self, shape: CacheShape, rows: int, max_positions: int) -> None:
-        self.shape, self.rows, self.max_positions = shape, rows, max_positions
-        self.positions = min(_FIRST_ROOM, max_positions)
+        self.shape, self.rows, self._most = shape, rows, attention_width(max_positions)
+        self.positions = min(_FIRST_ROOM, self._most)
         self.lengths: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
         self.fresh: NDArray[np.bool_] = np.ones(rows, dtype=np.bool_)
         self.last_used: NDArray[np.int64] = np.zeros(rows, dtype=np.int64)
@@ -69,12 +70,12 @@ class RowCache:
         return [self.ids, self.routing, *self.layers]
 
     def make_room(self, positions: int) -> None:
-        """Let every row hold at least so many positions; not more than `max_positions`, which is up to the caller."""
-        if positions <= self.positions:
+        """Let attention run over so many positions of every row, at most `max_positions`."""
+        if (width := attention_width(positions)) <= self.positions:
             return
         held, before = self._planes(), self.positions
-        while self.positions < positions:
-            self.positions = min(2 * self.positions, self.max_positions)
+        while self.positions < width:
+            self.positions = min(2 * self.positions, self._most)
         self._allocate()
         for old, new in zip(held, self._planes(), strict=True):
             new[:, :before] = old
@@ -135,3 +136,14 @@ class RowCache:
             first = np.where(differs.any(axis=1), differs.argmax(axis=1), width)
             shared[rows] = np.minimum(first, self.lengths[rows])
         return shared
+
+
+def attention_width(positions: int) -> int:
+    """The width over which attention runs: the least on a ladder, without what is between 192 and 384 in a block.
+
+    Matrix libraries sum up to 192 products in one go, and cut longer sums into parts that depend on their length.
+    """
+    whole, rest = divmod(positions, _BLOCK)
+    if rest > _UNCUT:
+        rest = max(rest, 2 * _UNCUT)
+    return whole * _BLOCK + -(-rest // _WIDTH) * _WIDTH

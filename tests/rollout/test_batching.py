@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from rufus_core.errors import EngineError
 from rufus_core.ports import GenerateRequest, GenerateResult
@@ -129,6 +130,26 @@ def test_a_prompt_that_is_computed_in_parts_gives_the_same(
     expected = alone(tiny_policy, requests)
     monkeypatch.setattr("rufus_core.rollout.engine._PREFILL_TOKENS", 7)
     assert [told(r) for r in EmbeddedEngine(tiny_policy.model, 16).generate(requests)] == expected
+
+
+@exactly
+def test_results_of_a_wider_model_do_not_depend_on_the_batch() -> None:
+    """Its products are large enough to be spread over the threads where there are few rows."""
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=2000, hidden_size=256, intermediate_size=1024, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=600, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    model = LlamaForCausalLM(config).eval()
+    lengths = [5, 30, 130, 150, 200, 260, 330, 400, 510, 530, *range(20, 26)]
+    requests = [
+        request(p, rid=str(i), sampling_seed=i, max_new_tokens=12) for i, p in enumerate(prompts(lengths, 5, 2000))
+    ]
+    expected = [EmbeddedEngine(model).generate([r])[0] for r in requests]
+    for max_batch in (2, 7, 64):
+        engine = EmbeddedEngine(model, max_batch)
+        assert engine.generate(requests) == expected
+        assert [replace(r, cached_tokens=0) for r in engine.generate(requests[::-1])[::-1]] == expected
 
 
 def test_a_later_turn_computes_only_what_is_new(tiny_policy: Policy) -> None:
