@@ -126,6 +126,9 @@ class StepRunner:
             document_of(step, self._inputs(step), self._store, self._execution, progress, links).save(document)
 
         def on_progress(line: Mapping[str, Any]) -> None:
+            if "warning" in line:
+                self._observer.warned(f"{step.title}: {line['warning']}")
+                return
             metrics = {name: float(value) for name, value in line.get("metrics", {}).items()}
             seen = StepProgress(line.get("step"), line.get("total"), metrics, line.get("message", ""))
             self._observer.step_progressed(step.name, seen)

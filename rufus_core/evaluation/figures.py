@@ -66,7 +66,7 @@ def stage_scores(rows: Sequence[StageRow], targets: Mapping[str, Sequence[str]],
     axis.plot([], [], "o", color=GREY, markerfacecolor="white", label="parent")
     axis.plot([], [], "o", color=BLUE, label="after the stage")
     figure.legend(loc="outside upper right", ncols=2, frameon=False, **STYLE)
-    _tidy(axis, "x")
+    tidy(axis, "x")
     figure.savefig(out, dpi=130)
 
 
@@ -97,7 +97,7 @@ def _learning_curve(axis: Any, stage: str, curves: Mapping[str, Curve]) -> None:
     axis.set_title(stage.replace("_", " "), loc="left", fontsize=10, fontweight="bold")
     axis.set_xlabel("step", **STYLE)
     axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-    _tidy(axis, "y")
+    tidy(axis, "y")
     _draw_curve(axis, curves, PRIMARY, BLUE, "-")
     if any(name in curves for name in SECONDARY):
         right = axis.twinx()
@@ -136,7 +136,7 @@ def _change_label(stage: str, benchmark: str) -> str:
     return benchmark if stage in benchmark else f"{stage}\n{benchmark}"
 
 
-def _tidy(axis: Any, grid: str) -> None:
+def tidy(axis: Any, grid: str) -> None:
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(axis=grid, color="#E5E5E5", linewidth=0.8)
     axis.set_axisbelow(True)

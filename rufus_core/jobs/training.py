@@ -1,28 +1,35 @@
-"""Training steps: one stage from its parent's weights. The artifact holds the candidates under `checkpoints/step-N`."""
+"""Training steps: one stage from its parent's weights.
+
+The artifact holds the candidates under `checkpoints/step-N`, the curves as numbers and as a picture, and every rollout.
+"""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 
 from pydantic import TypeAdapter
 
+from rufus_core.evaluation.curves import draw_curves
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_examples, load_problems
 from rufus_core.jobs.resume import training_state
 from rufus_core.lineage.names import step_folder
+from rufus_core.ports import MetricSink
 from rufus_core.rollout.policy import Policy, load_policy
+from rufus_core.rollout.stored import StoredRollout, step_file, write_rollouts
 from rufus_core.settings import RLStage, SFTStage, StageSettings
 from rufus_core.stages import STAGES
 from rufus_core.stages.stage import GymContext
+from rufus_core.training.collect import Issued
+from rufus_core.training.monitor import Monitor, stage_totals
 from rufus_core.training.reporter import CURVES, Reporter, reported
 from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
 from rufus_core.training.state import TrainingState
-from rufus_core.types import Json, Trajectory
+from rufus_core.types import Json
 
-_ROLLOUTS_KEPT = 8  # trajectories of each step that are kept for reading
+CURVES_FIGURE = "curves.png"  # in a training's artifact
 
 
 def train_stage(job: Job) -> Outcome:
@@ -42,7 +49,7 @@ def train_stage(job: Job) -> Outcome:
     with ExitStack() as stack:
         state = training_state(job, stage.run.steps, stack.enter_context(job.stoppable()))
         policy = load_policy(job.input("parent"))
-        shown = stack.enter_context(job.report(stage.run.steps))
+        shown = _Watched(stack.enter_context(job.report(stage.run.steps)))
         for step, metrics in reported(job.output / CURVES):  # what was kept is told again to whoever watches
             shown.log(step, metrics)
         sink = _Both(stack.enter_context(Reporter(job.output / CURVES, stage.run.steps)), shown)
@@ -52,15 +59,17 @@ def train_stage(job: Job) -> Outcome:
             train_sft(policy, ids, stage, job.document.seed, sink, save, state)
         else:
             _train_rl(job, stage, policy, sink, save, state)
+    forks = _forks(stage)
+    draw_curves(job.output / CURVES, job.output / CURVES_FIGURE, forks)
     last = {k: v for k, v in sink.last.items() if not k.endswith("seconds")}
-    return Outcome(last | _forks(stage), step=stage.run.steps)
+    begun = {f"phases/{n}/from_step": float(step) for n, step in enumerate(forks, start=1)}
+    return Outcome(last | begun | stage_totals(reported(job.output / CURVES)), step=stage.run.steps)
 
 
-def _forks(stage: SFTStage | RLStage) -> dict[str, float]:
-    """At which step each phase began, of those that came to be (CRL-T4); `settings.phases` says what changed there."""
+def _forks(stage: SFTStage | RLStage) -> list[int]:
+    """The step at which each phase began, of those that came to be (CRL-T4); `settings.phases` says what changed."""
     phases = stage.phases if isinstance(stage, RLStage) else ()
-    begun = [phase.from_step for phase in phases if phase.from_step <= (stage.run.steps or 0)]
-    return {f"phases/{n}/from_step": float(step) for n, step in enumerate(begun, start=1)}
+    return [phase.from_step for phase in phases if phase.from_step <= (stage.run.steps or 0)]
 
 
 def stage_settings(job: Job) -> SFTStage | RLStage:
@@ -87,32 +96,60 @@ def _train_rl(
         reward_model=reward_model,
     )
     problems = load_problems(job.input("problems"), "train")
-    with (
-        (job.output / "rollouts.jsonl").open("a", encoding="utf-8") as file,
-        STAGES[job.document.stage].open_gym(context) as gym,
-    ):
 
-        def keep(step: int, trajectories: Sequence[Trajectory]) -> None:
-            for trajectory in trajectories[:_ROLLOUTS_KEPT]:
-                file.write(json.dumps(_readable(step, trajectory), ensure_ascii=False) + "\n")
-            file.flush()  # before the state notes the file's size
+    def keep(step: int, issued: Sequence[Issued]) -> None:  # whole before the state notes the file's size
+        write_rollouts(step_file(job.output, step), [_stored(step, one) for one in issued])
 
+    with STAGES[job.document.stage].open_gym(context) as gym:
         workers = job.execution.rollout_workers
         train_rl(policy, problems, gym, stage, job.document.seed, sink, save, keep, workers, state)
 
 
-def _readable(step: int, trajectory: Trajectory) -> dict[str, object]:
-    return {
-        "step": step,
-        "problem": trajectory.problem_id,
-        "sample": trajectory.sample_index,
-        "reward": trajectory.reward,
-        "passed": trajectory.verdict.passed,
-        "reason": trajectory.verdict.reason,
-        "termination": trajectory.episode.termination,
-        "weight_version": trajectory.weight_version,
-        "messages": [m.model_dump(mode="json", exclude_defaults=True) for m in trajectory.episode.messages],
-    }
+def _stored(step: int, issued: Issued) -> StoredRollout:
+    trajectory = issued.trajectory
+    episode, verdict = trajectory.episode, trajectory.verdict
+    return StoredRollout(
+        step=step,
+        group=issued.group,
+        round=issued.round,
+        sample_index=trajectory.sample_index,
+        problem_id=trajectory.problem_id,
+        family=episode.problem.family,
+        source=episode.problem.source,
+        fate=issued.fate.value,
+        why=issued.why,
+        score=verdict.score,
+        reward=trajectory.reward,
+        advantage=issued.advantage,
+        passed=verdict.passed,
+        verdict=verdict.kind,
+        reason=verdict.reason,
+        extracted=verdict.extracted,
+        reward_parts=verdict.parts,
+        termination=episode.termination,
+        num_calls=episode.num_calls,
+        num_successful_calls=episode.num_successful_calls,
+        num_malformed_calls=episode.num_malformed_calls,
+        num_response_tokens=episode.num_response_tokens,
+        weight_version=trajectory.weight_version,
+        messages=tuple(episode.messages),
+        token_ids=trajectory.token_ids,
+        loss_mask=trajectory.loss_mask,
+        logprobs=trajectory.logprobs,
+        routed_experts=trajectory.routed_experts,
+    )
+
+
+class _Watched:
+    """Tells whoever watches of each step, and what there is to know of it."""
+
+    def __init__(self, report: Reporter) -> None:
+        self._report, self._monitor = report, Monitor()
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._report.log(step, metrics)
+        for warning in self._monitor.warnings(step, metrics):
+            self._report.warn(warning)
 
 
 class _Both:
@@ -121,7 +158,7 @@ class _Both:
     What the clock says stays out of the artifact: equal runs write equal bytes.
     """
 
-    def __init__(self, kept: Reporter, shown: Reporter) -> None:
+    def __init__(self, kept: Reporter, shown: MetricSink) -> None:
         self._kept, self._shown = kept, shown
         self.last: dict[str, float] = {}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import enum
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -44,6 +46,30 @@ class ProblemStream:
         return [self._problems[index] for index in self._order.take(count)]
 
 
+class Fate(enum.StrEnum):
+    """What becomes of a rollout: exactly one of these (conservation)."""
+
+    TRAINED = "trained"
+    FILTERED = "filtered"
+    ABORTED = "aborted"
+
+
+@dataclass(slots=True)
+class Issued:
+    """A rollout of a step, and what became of it.
+
+    `group` counts the step's groups in sampling order, from 0; `round` the rounds of refilling, from 1. `why` is empty
+    where it is trained on.
+    """
+
+    trajectory: Trajectory
+    group: int
+    round: int
+    fate: Fate
+    why: str
+    advantage: float | None = None  # of what is trained on
+
+
 @dataclass(slots=True)
 class Counts:
     """Conservation of rollouts: issued = trained + filtered + aborted. `short_groups` is what refilling left open."""
@@ -65,8 +91,8 @@ def collect(
     rollout: Rollout,
     num_groups: int,
     window: DynamicSamplingSettings | None,
-) -> tuple[list[list[Trajectory]], list[Trajectory], Counts]:
-    """Groups to train on, everything that was issued, and the counts.
+) -> tuple[list[list[Trajectory]], list[Issued], Counts]:
+    """Groups to train on, everything that was issued in sampling order, and the counts.
 
     Aborted and unscorable members leave their group before anything is computed (CA-R3); a group left with fewer than
     two is dropped, and with a window also a whole group outside it. What was dropped is refilled with other problems,
@@ -74,27 +100,43 @@ def collect(
     """
     counts = Counts()
     kept: list[list[Trajectory]] = []
-    issued: list[Trajectory] = []
+    issued: list[Issued] = []
+    num_groups_issued = 0
     max_rounds = window.max_rounds if window else _MAX_ROUNDS
     factor = window.oversample_factor if window else 1.0
     while len(kept) < num_groups and counts.rounds < max_rounds:
         counts.rounds += 1
         problems = stream.take(math.ceil((num_groups - len(kept)) * factor))
         for group in rollout(problems):
-            issued += group
             usable = [t for t in group if t.usable]
-            counts.issued += len(group)
-            counts.aborted += len(group) - len(usable)
-            mean = float(np.mean([t.verdict.score for t in usable])) if usable else math.nan
-            wanted = len(usable) >= 2 and (window is None or in_window(mean, window))
-            if wanted and len(kept) < num_groups:  # in sampling order: no favour for what finished first
+            # In sampling order: no favour for what finished first.
+            why = _unwanted(usable, window) or ("" if len(kept) < num_groups else "enough groups")
+            if not why:
                 kept.append(usable)
-                counts.trained += len(usable)
-            else:
-                counts.filtered += len(usable)
+            issued += [_issued(trajectory, num_groups_issued, counts.rounds, why) for trajectory in group]
+            num_groups_issued += 1
+    fates = Counter(one.fate for one in issued)
+    counts.issued, counts.trained = len(issued), sum(map(len, kept))
+    counts.filtered, counts.aborted = fates[Fate.FILTERED], fates[Fate.ABORTED]
     counts.short_groups = num_groups - len(kept)
     counts.check()
     return kept, issued, counts
+
+
+def _issued(trajectory: Trajectory, group: int, round_: int, why: str) -> Issued:
+    """`why` the group is dropped, if it is."""
+    if not trajectory.usable:
+        return Issued(trajectory, group, round_, Fate.ABORTED, trajectory.verdict.kind.value)
+    return Issued(trajectory, group, round_, Fate.FILTERED if why else Fate.TRAINED, why)
+
+
+def _unwanted(usable: Sequence[Trajectory], window: DynamicSamplingSettings | None) -> str:
+    """Why a group has nothing to teach, by its usable members; empty if it has."""
+    if len(usable) < 2:
+        return "fewer than two usable"
+    if window is not None and not in_window(float(np.mean([t.verdict.score for t in usable])), window):
+        return "outside the window"
+    return ""
 
 
 def shape_rewards(
@@ -125,6 +167,13 @@ def advantages_of(groups: Sequence[Sequence[Trajectory]], algorithm: AlgorithmSe
     rewards = [t.reward for group in groups for t in group]
     advantages: list[float] = group_advantages(rewards, _group_ids(groups), algorithm.advantage).tolist()
     return advantages
+
+
+def note_advantages(issued: Sequence[Issued], advantages: Sequence[float]) -> None:
+    """Give each rollout that is trained on its advantage; these are in the order of the groups."""
+    trained = [one for one in issued if one.fate is Fate.TRAINED]
+    for one, advantage in zip(trained, advantages, strict=True):
+        one.advantage = advantage
 
 
 def _group_ids(groups: Sequence[Sequence[Trajectory]]) -> list[str]:

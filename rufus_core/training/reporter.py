@@ -16,7 +16,7 @@ CURVES = "metrics.jsonl"  # in a training's artifact: what its Reporter wrote
 class Reporter:
     """Appends `{"step", "total", "time", "metrics"}` lines to `path`; a reader may follow the file as it grows.
 
-    Some lines are `{"message", "time"}` instead.
+    Some lines are `{"message", "time"}` or `{"warning", "time"}` instead.
 
     JSON has no NaN and no infinities: they are the strings "NaN", "Infinity" and "-Infinity", which `float` reads.
     """
@@ -43,6 +43,10 @@ class Reporter:
     def say(self, message: str) -> None:
         """Tell what keeps the job busy while no step ends."""
         self._write({"message": message, "time": time.time()})
+
+    def warn(self, message: str) -> None:
+        """Tell what the user should know, although the job goes on."""
+        self._write({"warning": message, "time": time.time()})
 
     def _write(self, line: Mapping[str, object]) -> None:
         self._file.write(json.dumps(line, allow_nan=False) + "\n")

@@ -21,7 +21,16 @@ from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy
 from rufus_core.rollout.routing import replayed_routing, routers
 from rufus_core.settings import AlgorithmSettings, RLStage
-from rufus_core.training.collect import Counts, ProblemStream, Rollout, advantages_of, collect, shape_rewards
+from rufus_core.training.collect import (
+    Counts,
+    Issued,
+    ProblemStream,
+    Rollout,
+    advantages_of,
+    collect,
+    note_advantages,
+    shape_rewards,
+)
 from rufus_core.training.forward import PackedBatch, TokenSequence, micro_batches, token_logprobs
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
 from rufus_core.training.state import UNKEPT, Position, Unkept
@@ -58,7 +67,7 @@ def train_rl(
     seed: int,
     sink: MetricSink,
     save: Callable[[int], None],
-    keep_rollouts: Callable[[int, Sequence[Trajectory]], None],
+    keep_rollouts: Callable[[int, Sequence[Issued]], None],
     workers: int,
     state: Unkept = UNKEPT,
 ) -> None:
@@ -105,6 +114,7 @@ def train_rl(
         groups, issued, counts = collect(stream, rollout, now.rollout.prompts_per_rollout, now.dynamic_sampling)
         shape_rewards(groups, now.length_penalty, limits.turn_tokens)
         advantages = advantages_of(groups, now.algorithm)
+        note_advantages(issued, advantages)
         rolled_out = time.perf_counter()
 
         trainer = _Updater(policy, reference, optimizer, now)
@@ -121,7 +131,7 @@ def train_rl(
             metrics = updated or metrics
             num_taken += bool(updated)
         metrics["skipped_updates"] = float(now.rollout.opt_steps_per_rollout - num_taken)
-        metrics |= rollout_metrics(issued, counts)
+        metrics |= rollout_metrics([one.trajectory for one in issued], counts)
         metrics["problems_without_room"] = float(len(problems) - len(fitting))
         metrics |= {"rollout_seconds": rolled_out - started, "train_seconds": time.perf_counter() - rolled_out}
         sink.log(step, metrics)

@@ -18,11 +18,12 @@ from rufus_core.errors import Preempted
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.settings import SFTStage
+from rufus_core.training.collect import Issued
 from rufus_core.training.reporter import Reporter
 from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
 from rufus_core.training.state import TrainingState
-from rufus_core.types import Episode, Trajectory, Verdict
+from rufus_core.types import Episode, Verdict
 from tests.training import toy
 from tests.warm import WARM
 
@@ -113,8 +114,8 @@ def _give_dropout(policy: Policy, share: float) -> None:
         layer.self_attn.attention_dropout = share
 
 
-def _keep(file: Any, step: int, issued: Sequence[Trajectory]) -> None:
-    for t in issued:
+def _keep(file: Any, step: int, issued: Sequence[Issued]) -> None:
+    for t in (one.trajectory for one in issued):
         file.write(json.dumps([step, t.problem_id, t.sample_index, t.token_ids, t.logprobs, t.weight_version]) + "\n")
     file.flush()
 

@@ -188,7 +188,7 @@ def test_rollouts_are_conserved(
     )
     assert counts.issued == len(issued) == counts.trained + counts.filtered + counts.aborted
     assert counts.trained == sum(map(len, groups))
-    assert counts.aborted == sum(not t.usable for t in issued)
+    assert counts.aborted == sum(not one.trajectory.usable for one in issued)
     assert len(groups) + counts.short_groups == num_groups
     for group in groups:
         assert len(group) >= 2

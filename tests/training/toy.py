@@ -139,7 +139,7 @@ def run_rl(
         seed,
         sink,
         save,
-        lambda _, rollouts: issued.extend(rollouts),
+        lambda _, new: issued.extend(one.trajectory for one in new),
         workers,
     )
     return sink.rows, issued

@@ -1,0 +1,70 @@
+"""The curves of one training as a picture: a panel for each thing to watch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib.style
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import MaxNLocator
+
+from rufus_core.evaluation.figures import BLUE, GREY, ORANGE, STYLE, Curve, read_metrics, smooth, tidy
+
+GREEN = "#009E73"
+COLOURS = (BLUE, ORANGE, GREEN)
+# Title of a panel: its metrics with their labels. A panel is drawn if one of them was logged.
+PANELS: Mapping[str, Mapping[str, str]] = {
+    "reward": {"reward": "mean score", "pass_rate": "pass rate"},
+    "loss": {"loss": "loss"},
+    "response length, tokens": {"response_tokens": "mean"},
+    "truncation ratio": {"truncation_ratio": "share of responses"},
+    "entropy, nats a token": {"entropy": "entropy"},
+    "KL, nats a token": {"policy_kl": "to the rollout's policy", "ref_kl": "to the reference"},
+    "importance ratio": {"ratio": "mean ratio", "tis_weight": "truncated weight"},
+    "clipped share of tokens": {"clip_fraction": "clip fraction"},
+    "gradient norm": {"grad_norm": "before clipping"},
+    "learning rate": {"lr": "learning rate"},
+    "rollouts": {"rollouts/trained": "trained", "rollouts/filtered": "filtered", "rollouts/aborted": "aborted"},
+    "tool calls a rollout": {"tool_calls": "mean"},
+    "supervised tokens a step": {"tokens": "tokens"},
+}
+NUM_COLUMNS = 4
+
+
+def draw_curves(metrics: Path, out: Path, forks: Sequence[int] = ()) -> None:
+    """Draw a training's metrics file, one JSON object a line with `step` and `metrics`.
+
+    Equal numbers give equal bytes. `forks` are steps at which settings changed; a dotted line marks each.
+    """
+    curves = read_metrics(metrics)
+    panels = [(title, names) for title, names in PANELS.items() if any(name in curves for name in names)]
+    num_rows = max(1, math.ceil(len(panels) / NUM_COLUMNS))
+    with matplotlib.style.context("default", after_reset=True):  # whatever the user's matplotlibrc says
+        layout = ConstrainedLayoutEngine(w_pad=0.08, h_pad=0.08)  # inches
+        figure = Figure(figsize=(14, 0.3 + 2.5 * num_rows), layout=layout)
+        axes = figure.subplots(num_rows, NUM_COLUMNS, squeeze=False).ravel()
+        for axis, (title, names) in zip(axes, panels, strict=False):
+            _draw_panel(axis, title, {label: curves[name] for name, label in names.items() if name in curves}, forks)
+        for axis in axes[len(panels) :]:
+            axis.set_visible(False)
+        figure.savefig(out, dpi=110, metadata={"Software": None})
+
+
+def _draw_panel(axis: Any, title: str, curves: Mapping[str, Curve], forks: Sequence[int]) -> None:
+    axis.set_title(title, loc="left", fontsize=10, fontweight="bold")
+    axis.set_xlabel("step", **STYLE)
+    axis.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    tidy(axis, "y")
+    for fork in forks:
+        axis.axvline(fork, color=GREY, linewidth=1, linestyle=":")
+    for colour, (label, (steps, values)) in zip(COLOURS, curves.items(), strict=False):
+        axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
+        mark = "o" if len(values) == 1 else ""
+        window = max(1, len(values) // 10)
+        axis.plot(steps, smooth(values, window), color=colour, linewidth=1.7, marker=mark, label=label)
+    if len(curves) > 1:
+        axis.legend(frameon=False, fontsize=8)
