@@ -21,6 +21,7 @@ from rufus_core.cli.impact import impact
 from rufus_core.cli.plan import plan
 from rufus_core.cli.rebuild import rebuild_mlflow
 from rufus_core.cli.reproduce import reproduce
+from rufus_core.cli.rollouts import rollouts
 from rufus_core.cli.run import run
 from rufus_core.cli.table import table
 from rufus_core.cli.trace import trace
@@ -51,6 +52,7 @@ COMMANDS: tuple[Callable[..., Any], ...] = (
 app = typer.Typer(name="rufus", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
     app.command(command.__name__.removesuffix("_").replace("_", "-"))(command)  # `eval` is Python's own word
+app.add_typer(rollouts)
 
 
 def _print_version(wanted: bool) -> None:

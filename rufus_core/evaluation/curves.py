@@ -10,7 +10,7 @@ from typing import Any
 import matplotlib.style
 from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from rufus_core.evaluation.figures import BLUE, GREY, ORANGE, STYLE, Curve, read_metrics, smooth, tidy
 
@@ -33,6 +33,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     "supervised tokens a step": {"tokens": "tokens"},
 }
 NUM_COLUMNS = 4
+LEAST_SPAN = 0.1  # of an axis, as a share of its largest value
 
 
 def draw_curves(metrics: Path, out: Path, forks: Sequence[int] = ()) -> None:
@@ -66,5 +67,17 @@ def _draw_panel(axis: Any, title: str, curves: Mapping[str, Curve], forks: Seque
         mark = "o" if len(values) == 1 else ""
         window = max(1, len(values) // 10)
         axis.plot(steps, smooth(values, window), color=colour, linewidth=1.7, marker=mark, label=label)
+    _calm(axis, [value for _, values in curves.values() for value in values if math.isfinite(value)])
     if len(curves) > 1:
-        axis.legend(frameon=False, fontsize=8)
+        axis.legend(framealpha=0.8, edgecolor="none", fontsize=8)
+
+
+def _calm(axis: Any, values: Sequence[float]) -> None:
+    """Let a curve that hardly moves look flat, and write numbers out."""
+    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.yaxis.set_major_locator(MaxNLocator(nbins=5))
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    if low == high == 0.0:
+        axis.set_ylim(-0.05, 1.0)
+    elif high - low < (least := LEAST_SPAN * max(abs(low), abs(high))):
+        axis.set_ylim((low + high - least) / 2, (low + high + least) / 2)
