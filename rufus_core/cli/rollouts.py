@@ -209,7 +209,7 @@ def _ranges(steps: Sequence[int]) -> str:
 
 
 def _table(rows: Sequence[RolloutFacts]) -> Table:
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
     for name in ("rollout", "problem", "family", "fate"):
         table.add_column(name, no_wrap=True)
     for name in ("reward", "adv.", "tokens", "calls"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -18,6 +18,7 @@ from rufus_core.lineage.store import Store
 from rufus_core.ports import RunOutcome
 from rufus_core.recipe.graph import Step
 from rufus_core.settings import Recipe
+from rufus_core.training.monitor import remarks
 
 
 def show_summary(
@@ -28,10 +29,20 @@ def show_summary(
     console.print()
     console.print(terminal_table(rows, console.width))
     console.print()
+    for remark in stage_remarks(recipe, records):
+        console.print(f"warning: {remark}", soft_wrap=True, markup=False)
     for file in _draw(recipe, records, rows, home / "figures", store):
         console.print(f"figure: {file}", soft_wrap=True)
     for line in next_commands(rows[-1].stage, home, store.shared.url if store.shared else None):
         console.print(line, soft_wrap=True, markup=False)
+
+
+def stage_remarks(recipe: Recipe, records: Sequence[Record]) -> Iterator[str]:
+    """What a user should know of each training, also of those that were reused."""
+    for record in records:
+        if record.kind == "training" and record.stage in recipe.stages:
+            for remark in remarks(record.metrics, record.step or 0):
+                yield f"{recipe.stages[record.stage].title}: {remark}"
 
 
 def next_commands(last: str, home: Path, shared: str | None = None) -> list[str]:

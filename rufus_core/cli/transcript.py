@@ -38,7 +38,7 @@ def show_rollout(rollout: StoredRollout, training: str, folder: Path, tokens: bo
     """
     tokenizer = _tokenizer(folder)
     for line in _head(rollout, training):
-        out.print(line)
+        out.print(line, soft_wrap=True)
     for message in rollout.messages:
         _print_message(message, out)
     if cut_off := _cut_off(rollout):
@@ -46,7 +46,7 @@ def show_rollout(rollout: StoredRollout, training: str, folder: Path, tokens: bo
         _print_role("assistant", "cut off", out)
         _print_text(text, "", out)
     out.print()
-    out.print(Text(_end(rollout), style="bold"))
+    out.print(Text(_end(rollout), style="bold"), soft_wrap=True)
     if tokens:
         out.print()
         out.print(_tokens_table(rollout, tokenizer))

@@ -51,6 +51,8 @@ def check_rufus(words: list[str]) -> None:
         group.make_parser(typer.Context(group)).parse_args(words)
         return
     command = group.commands[words[0]]
+    if len(words) > 1 and hasattr(command, "commands"):  # a group: the command is its next word
+        command, words = command.commands[words[1]], words[1:]
     if len(words) == 1:  # a command that is only named
         return
     given = command.make_context(words[0], words[1:]).params

@@ -7,9 +7,11 @@ import os
 import resource
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -19,6 +21,7 @@ from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.job import Job
 from rufus_core.jobs.run import handler
 from rufus_core.lineage.trace import trace
+from rufus_core.rollout.stored import read_rollouts, step_file, steps_in
 from rufus_core.settings import ExecutionSettings
 from rufus_core.training.reporter import Reporter
 from tests.jobs.miniature import Runner, short_chain
@@ -98,8 +101,13 @@ class Training:
 
     def told(self) -> list[tuple[int, dict[str, Any]]]:
         """Step and metrics of each line that the last life told whoever watched, without what the clock said."""
+        lines = [json.loads(line) for line in self.document.progress.read_text().splitlines()]
+        steps = [line for line in lines if "step" in line]
+        return [(x["step"], {k: v for k, v in x["metrics"].items() if not k.endswith("seconds")}) for x in steps]
+
+    def warnings(self) -> list[str]:
         lines = map(json.loads, self.document.progress.read_text().splitlines())
-        return [(x["step"], {k: v for k, v in x["metrics"].items() if not k.endswith("seconds")}) for x in lines]
+        return [line["warning"] for line in lines if "warning" in line]
 
     def log(self) -> str:
         return (self.folder / "job.log").read_text()
@@ -148,8 +156,39 @@ def undisturbed(
 def _same(one: Training, other: Training) -> None:
     assert one.bytes() == other.bytes()
     assert one.told() == other.told()
+    assert one.warnings() == other.warnings()
     assert [step for step, _ in one.told()] == list(range(1, STEPS + 1))
     assert (one.folder / "outcome.json").read_text() == (other.folder / "outcome.json").read_text()
+
+
+def test_every_rollout_of_every_step_is_kept_and_they_add_up(undisturbed: dict[str, Training]) -> None:
+    """issued = trained + filtered + aborted: in the rows, in the metrics of each step, and over the stage."""
+    training = undisturbed["rlhf"]
+    assert steps_in(training.output) == [1, 2, 3, 4, 5]
+    sums = Counter[str]()
+    for step, metrics in training.told():
+        rows = list(read_rollouts(step_file(training.output, step)))
+        fates = Counter(row.fate for row in rows)
+        assert {name: metrics[f"rollouts/{name}"] for name in ("trained", "filtered", "aborted")} == {
+            name: fates[name] for name in ("trained", "filtered", "aborted")
+        }
+        assert metrics["rollouts/issued"] == len(rows) == fates.total()
+        assert metrics["rollouts/rounds"] == max(row.round for row in rows)
+        assert metrics["reward"] == pytest.approx(fmean(row.score for row in rows if row.fate != "aborted"))
+        assert {row.weight_version for row in rows} == {str(step - 1)}
+        for row in rows:
+            assert (row.advantage is None) == (row.fate != "trained")
+            assert sum(row.loss_mask) == row.num_response_tokens
+            assert [value == 0 for value in row.logprobs] == [not sampled for sampled in row.loss_mask]
+        sums.update(issued=len(rows), **fates)
+    assert sums["filtered"] > 0  # over-sampled
+    _, totals = json.loads((training.folder / "outcome.json").read_text())
+    assert {name: totals[f"total/rollouts/{name}"] for name in sums} == sums
+
+
+def test_a_training_draws_its_curves(undisturbed: dict[str, Training]) -> None:
+    for training in undisturbed.values():
+        assert (training.output / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
 @pytest.mark.parametrize("stage", STAGES)

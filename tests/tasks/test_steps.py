@@ -23,6 +23,14 @@ sys.exit(143)
 """
 
 
+WARNED = """
+import json, pathlib, sys
+line = {"warning": "step 3 is short", "time": 0.0}
+pathlib.Path(sys.argv[1]).with_name("progress.jsonl").write_text(json.dumps(line) + "\\n")
+sys.exit(1)
+"""
+
+
 class Observer:
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -37,19 +45,30 @@ class Observer:
         self.told.append(f"{step} {outcome.status}: {outcome.note}")
 
     def warned(self, message: str) -> None:
-        raise AssertionError(message)
+        self.told.append(f"warning: {message}")
+
+
+def run_step(home: Path, code: str, observer: Observer) -> StepOutcome:
+    tracker = Tracker(home, "tiny", observer.warned)
+    tracker.run_started("tiny on cpu", {})
+    step = Step(name="base", kind="base", title="base policy", stage=None, config={}, inputs={})
+    with Spawner(1, (sys.executable, "-c", code)) as spawner:
+        execution = ExecutionSettings(retry_seconds=0.0)
+        runner = StepRunner(home, execution, tracker, observer, spawner, lambda _: nullcontext({}))
+        outcome = runner.run(step)
+    tracker.run_finished("KILLED", {})
+    return outcome
+
+
+def test_what_a_job_warns_of_is_told_with_its_title(tmp_path: Path) -> None:
+    observer = Observer()
+    run_step(tmp_path, WARNED, observer)
+    assert observer.told[:2] == ["base started", "warning: base policy: step 3 is short"]
 
 
 def test_a_preempted_job_is_told_as_such_and_not_tried_again(tmp_path: Path) -> None:
     observer = Observer()
-    tracker = Tracker(tmp_path, "tiny", observer.warned)
-    tracker.run_started("tiny on cpu", {})
-    step = Step(name="base", kind="base", title="base policy", stage=None, config={}, inputs={})
-    with Spawner(1, (sys.executable, "-c", STOPPED)) as spawner:
-        execution = ExecutionSettings(retry_seconds=0.0)
-        runner = StepRunner(tmp_path, execution, tracker, observer, spawner, lambda _: nullcontext({}))
-        outcome = runner.run(step)
-    tracker.run_finished("KILLED", {})
+    outcome = run_step(tmp_path, STOPPED, observer)
     assert outcome.status == "cancelled"
     assert observer.told == ["base started", "base cancelled: stopped after step 2 of 9; the next run goes on there"]
     assert outcome.log is not None

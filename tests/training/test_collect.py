@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from rufus_core.errors import DataError
 from rufus_core.settings import DynamicSamplingSettings, LengthPenaltySettings
-from rufus_core.training.collect import Counts, ProblemStream, advantages_of, collect, shape_rewards
+from rufus_core.training.collect import (
+    Counts,
+    Fate,
+    ProblemStream,
+    advantages_of,
+    collect,
+    note_advantages,
+    shape_rewards,
+)
 from rufus_core.types import Episode, Message, Problem, Termination, Trajectory, Verdict
 from tests.training import toy
 
@@ -171,6 +179,36 @@ def test_advantages_are_aligned_with_the_rollouts_of_uneven_groups(scores: list[
     assert advantages_of(groups, algorithm) == alone
 
 
+def test_what_became_of_each_rollout_is_noted_and_why() -> None:
+    groups: list[list[Verdict]] = [
+        [_score(1), _score(0), Verdict.aborted("down")],
+        [_score(1), _score(1), Verdict.unscorable("no reference")],
+        [_score(1), Verdict.aborted("down"), Verdict.aborted("down")],
+        [_score(0), _score(1), _score(0)],
+        [_score(0), _score(1), _score(0)],
+    ]
+    window = DynamicSamplingSettings(low_exclusive=0.0, high_exclusive=1.0, oversample_factor=1.5)
+    kept, issued, _ = collect(ProblemStream(_problems(9), 0), _scripted(lambda n: groups[n]), 2, window)
+    noted = [(one.group, one.round, one.fate.value, one.why) for one in issued]
+    assert noted == [
+        (0, 1, "trained", ""),
+        (0, 1, "trained", ""),
+        (0, 1, "aborted", "aborted"),
+        (1, 1, "filtered", "outside the window"),
+        (1, 1, "filtered", "outside the window"),
+        (1, 1, "aborted", "unscorable"),
+        (2, 1, "filtered", "fewer than two usable"),
+        (2, 1, "aborted", "aborted"),
+        (2, 1, "aborted", "aborted"),
+        *[(3, 2, "trained", "")] * 3,
+        *[(4, 2, "filtered", "enough groups")] * 3,
+    ]
+    note_advantages(issued, [1.0, -1.0, -0.5, 1.0, -0.5])
+    assert [one.advantage for one in issued if one.advantage is not None] == [1.0, -1.0, -0.5, 1.0, -0.5]
+    trained = [one.trajectory for one in issued if one.advantage is not None]
+    assert trained == [trajectory for group in kept for trajectory in group]
+
+
 OUTCOMES = st.sampled_from([_score(0), _score(1), Verdict.aborted("x"), Verdict.unscorable("x")])
 
 
@@ -189,6 +227,10 @@ def test_rollouts_are_conserved(
     assert counts.issued == len(issued) == counts.trained + counts.filtered + counts.aborted
     assert counts.trained == sum(map(len, groups))
     assert counts.aborted == sum(not one.trajectory.usable for one in issued)
+    assert [one.trajectory for one in issued if one.fate is Fate.TRAINED] == [t for group in groups for t in group]
+    assert counts.filtered == sum(one.fate is Fate.FILTERED for one in issued)
+    assert all(bool(one.why) == (one.fate is not Fate.TRAINED) for one in issued)
+    assert max(one.round for one in issued) == counts.rounds
     assert len(groups) + counts.short_groups == num_groups
     for group in groups:
         assert len(group) >= 2
