@@ -219,6 +219,27 @@ def test_no_rollout_is_lost_on_the_way(home: Home, stage: str) -> None:
         assert (count["aborted"], count["short_groups"], count["skipped_updates"]) == (0, 0, 0)
 
 
+@pytest.mark.parametrize("stage", ["sft", *RL_STAGES])
+def test_every_curve_of_a_stage_is_in_mlflow_and_in_its_picture(home: Home, graph: dict[str, Step], stage: str) -> None:
+    folder = home.path(f"stages/{stage}/train")
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    client = MlflowClient(f"sqlite:///{home.folder}/mlflow/mlflow.db")
+    (run,) = client.search_runs(
+        [each.experiment_id for each in client.search_experiments()],
+        f"attributes.run_name = '{graph[f'stages/{stage}/train'].title}'",
+    )
+    logged = set().union(*(row["metrics"] for row in rows))
+    watched = {"loss", "grad_norm", "lr", "tokens"}
+    if stage != "sft":
+        watched = {"reward", "response_tokens", "truncation_ratio", "rollouts/filtered", "rollouts/short_groups"}
+        watched |= {"entropy", "policy_kl", "ratio", "clip_fraction", "grad_norm", "lr"}
+    assert watched <= logged
+    for name in logged:
+        points = [(p.step, p.value) for p in client.get_metric_history(run.info.run_id, name)]
+        assert sorted(points) == [(row["step"], row["metrics"][name]) for row in rows if name in row["metrics"]]
+    assert (folder / "curves.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_mlflow_has_a_child_for_each_step_and_a_model_for_each_checkpoint(home: Home, graph: dict[str, Step]) -> None:
     uri = f"sqlite:///{home.folder}/mlflow/mlflow.db"
     client = MlflowClient(tracking_uri=uri, registry_uri=uri)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -18,6 +19,7 @@ from rufus_core.cli.changes import printable
 from rufus_core.cli.output import chosen, console, print_json
 from rufus_core.cli.parts import Home, Shared, open_home
 from rufus_core.errors import LineageError, RufusError
+from rufus_core.lineage.home import rufus_home
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.sharing import fetch
 from rufus_core.lineage.trainings import training_of
@@ -97,7 +99,7 @@ def show(
     """Show the rollouts of a training: those that match, as a table, or a single one turn by turn."""
     from rufus_core.rollout.stored import read_rollout, step_file
 
-    _, store = open_home(home, shared)
+    place, store = open_home(home, shared)
     record = training_of(store, chosen(store, checkpoint).record, stage)
     folder = fetch(store, record)
     group = None
@@ -123,8 +125,8 @@ def show(
         if len(found) > 1:
             names = ", ".join(each.id for each in found[:8])
             raise LineageError(f"{len(found)} rollouts match", where=record.id, hint=f"name one of them: {names}")
-        place = [each.id for each in facts if each.step == found[0].step].index(found[0].id)
-        whole = read_rollout(step_file(folder, found[0].step), place)
+        number = [each.id for each in facts if each.step == found[0].step].index(found[0].id)
+        whole = read_rollout(step_file(folder, found[0].step), number)
         if json_:
             print_json(_json(whole))
             return
@@ -141,7 +143,8 @@ def show(
     out.print(_table(rows))
     more = "" if len(rows) == len(found) else f", the first {len(rows)} of them here (--limit)"
     typer.echo(f"{len(found)} of {len(facts)} rollouts of {record.id}{more}")
-    typer.echo(f"next:  rufus rollouts show {checkpoint} {rows[0].id}")
+    there = "" if place == rufus_home() else f" --home {shlex.quote(str(place))}"
+    typer.echo(f"next:  rufus rollouts show {record.id if stage else checkpoint} {rows[0].id}{there}")
 
 
 def _read(record: Record, folder: Path, step: int | None) -> list[RolloutFacts]:

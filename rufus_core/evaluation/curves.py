@@ -32,6 +32,7 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     "tool calls a rollout": {"tool_calls": "mean"},
     "supervised tokens a step": {"tokens": "tokens"},
 }
+EXACT = "learning rate"  # not measured: nothing to smooth
 NUM_COLUMNS = 4
 LEAST_SPAN = 0.1  # of an axis, as a share of its largest value
 
@@ -65,7 +66,7 @@ def _draw_panel(axis: Any, title: str, curves: Mapping[str, Curve], forks: Seque
     for colour, (label, (steps, values)) in zip(COLOURS, curves.items(), strict=False):
         axis.plot(steps, values, color=colour, alpha=0.25, linewidth=0.8)
         mark = "o" if len(values) == 1 else ""
-        window = max(1, len(values) // 10)
+        window = 1 if title == EXACT else max(1, len(values) // 10)
         axis.plot(steps, smooth(values, window), color=colour, linewidth=1.7, marker=mark, label=label)
     _calm(axis, [value for _, values in curves.values() for value in values if math.isfinite(value)])
     if len(curves) > 1:

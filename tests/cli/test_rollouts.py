@@ -107,7 +107,9 @@ def test_a_checkpoint_leads_to_all_rollouts_of_its_training(home, training):
     assert lines[0].split() == ["rollout", "problem", "family", "fate", "reward", "adv.", "tokens", "calls", "ended"]
     assert lines[1].split()[:9] == ["1/0/0", "aaaa0000", "arithmetic", "trained", "0.5", "-0.25", "2", "0", "pass"]
     assert lines[4].split()[:6] == ["1/1/1", "bbbb0000", "arithmetic", "aborted", "0", "-"]
-    assert lines[-2:] == [f"12 of 12 rollouts of {training.id}", "next:  rufus rollouts show if_rl 1/0/0"]
+    there = f"--home {home}"
+    assert lines[-2:] == [f"12 of 12 rollouts of {training.id}", f"next:  rufus rollouts show if_rl 1/0/0 {there}"]
+    assert show(home, "if_rl", "--stage", "if_rl")[-1] == f"next:  rufus rollouts show {training.id} 1/0/0 {there}"
     assert show(home, training.id)[:-1] == show(home, "if_rl")[:-1]
 
 

@@ -14,14 +14,15 @@ from rich.console import Console
 
 from rufus_core.cli import preflight, run
 from rufus_core.cli.progress import RunDisplay, duration
-from rufus_core.cli.summary import next_commands
+from rufus_core.cli.summary import next_commands, stage_remarks
 from rufus_core.errors import ConfigError, DataError, InfrastructureError, JobFailed, RufusError, SandboxUnavailable
-from rufus_core.lineage import Store, store_root
+from rufus_core.lineage import Draft, Store, store_root
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
 from rufus_core.recipe.graph import Step, build_graph
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.until import up_to
 from rufus_core.settings import Recipe
+from rufus_core.training.monitor import stage_totals
 from tests.lineage.miniature import make
 
 STEPS = [
@@ -231,6 +232,19 @@ def test_the_next_commands_name_the_shared_store(tmp_path: Path, monkeypatch: py
     assert "rufus trace sft --store s3://bucket/runs  " in trace
     assert "rufus table --store s3://bucket/runs  " in table
     assert "--store" not in ui  # its pages are the home's
+
+
+def test_the_summary_tells_of_short_and_truncated_stages(tmp_path: Path) -> None:
+    rows = [(step, {"rollouts/short_groups": 2.0, "truncation_ratio": 0.5}) for step in range(1, 7)]
+    draft = Draft(kind="training", version="2", stage="if_rl", step=6, metrics=stage_totals(rows))
+    store = Store(tmp_path)
+    training = store.publish(store.attempt("stages/if_rl/train", "0" * 64), draft)
+    recipe = load_recipe()
+    title = recipe.stages["if_rl"].title
+    assert list(stage_remarks(recipe, [make(store, "base", "base", {"a": "a"}), training])) == [
+        f"{title}: 6 of 6 steps were short of groups, of 12 in all",
+        f"{title}: 6 of 6 steps had over 10% of their responses truncated",
+    ]
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(8.14, "8.1s"), (125, "2m05s"), (3720, "1h02m"), (59.99, "60.0s")])
