@@ -149,6 +149,14 @@ class Termination(enum.StrEnum):
         return "execution_failure"
 
 
+class Fate(enum.StrEnum):
+    """What becomes of a rollout that was issued: exactly one of these (conservation)."""
+
+    TRAINED = "trained"
+    FILTERED = "filtered"
+    ABORTED = "aborted"
+
+
 @dataclass(frozen=True, slots=True)
 class ToolResult:
     """What a tool returned. `failed` marks a tool error, which is an observation for the policy and not a crash."""

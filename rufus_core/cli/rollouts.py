@@ -23,7 +23,7 @@ from rufus_core.lineage.home import rufus_home
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.sharing import fetch
 from rufus_core.lineage.trainings import training_of
-from rufus_core.types import Json, Termination
+from rufus_core.types import Fate, Json, Termination
 
 if TYPE_CHECKING:
     from rufus_core.rollout.stored import RolloutFacts
@@ -60,12 +60,6 @@ _KEYS: dict[Sort, Callable[[RolloutFacts], float]] = {
     Sort.TOKENS: lambda facts: facts.num_response_tokens,
     Sort.CALLS: lambda facts: facts.num_calls,
 }
-
-
-class Fate(StrEnum):
-    TRAINED = "trained"
-    FILTERED = "filtered"
-    ABORTED = "aborted"
 
 
 @rollouts.command()
@@ -105,28 +99,26 @@ def show(
     group = None
     if rollout is not None:
         step, group, sample = _parsed_id(rollout)
+    admits = _bound(reward)
     facts = _read(record, folder, step)
-    above = _bound(reward)
     found = [
         each
         for each in facts
-        if (problem is None or each.problem_id.startswith(problem.lower()))
-        and (group is None or each.group == group)
-        and (sample is None or each.sample_index == sample)
-        and above(each.reward)
+        if each.problem_id.startswith((problem or "").lower())
+        and group in (None, each.group)
+        and sample in (None, each.sample_index)
         and passed in (None, each.passed)
         and termination in (None, each.termination)
         and fate in (None, each.fate)
+        and admits(each.reward)
     ]
     if not found:
         raise LineageError(f"none of the {len(facts)} rollouts matches", where=record.id, hint=_known(facts))
-    one = rollout is not None or (sample is not None and step is not None and problem is not None)
-    if one:
+    if rollout is not None or None not in (step, problem, sample):
         if len(found) > 1:
             names = ", ".join(each.id for each in found[:8])
             raise LineageError(f"{len(found)} rollouts match", where=record.id, hint=f"name one of them: {names}")
-        number = [each.id for each in facts if each.step == found[0].step].index(found[0].id)
-        whole = read_rollout(step_file(folder, found[0].step), number)
+        whole = read_rollout(step_file(folder, found[0].step), facts.index(found[0]))  # facts are of its step alone
         if json_:
             print_json(_json(whole))
             return

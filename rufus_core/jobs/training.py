@@ -116,7 +116,7 @@ def _stored(step: int, issued: Issued) -> StoredRollout:
         problem_id=trajectory.problem_id,
         family=episode.problem.family,
         source=episode.problem.source,
-        fate=issued.fate.value,
+        fate=issued.fate,
         why=issued.why,
         score=verdict.score,
         reward=trajectory.reward,

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rufus_core.errors import LineageError
-from rufus_core.types import Message, Termination, VerdictKind
+from rufus_core.types import Fate, Message, Termination, VerdictKind
 
 if TYPE_CHECKING:
     import numpy as np
@@ -46,7 +46,7 @@ class RolloutFacts:
     problem_id: str
     family: str
     source: str
-    fate: str
+    fate: Fate
     why: str
     score: float
     reward: float
@@ -191,7 +191,8 @@ def _row(rollout: StoredRollout) -> dict[str, Any]:
 
 
 def _facts(row: dict[str, Any]) -> dict[str, Any]:
-    return row | {"verdict": VerdictKind(row["verdict"]), "termination": Termination(row["termination"])}
+    named = {"fate": Fate(row["fate"]), "verdict": VerdictKind(row["verdict"])}
+    return row | named | {"termination": Termination(row["termination"])}
 
 
 def _rollout(row: dict[str, Any]) -> StoredRollout:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -17,7 +16,7 @@ from rufus_core.data.mixture import EndlessOrder
 from rufus_core.errors import DataError
 from rufus_core.rewards.preference import over_length_penalty
 from rufus_core.settings import AlgorithmSettings, DynamicSamplingSettings, LengthPenaltySettings
-from rufus_core.types import Problem, Trajectory
+from rufus_core.types import Fate, Problem, Trajectory
 
 Rollout = Callable[[Sequence[Problem]], list[list[Trajectory]]]
 
@@ -44,14 +43,6 @@ class ProblemStream:
 
     def take(self, count: int) -> list[Problem]:
         return [self._problems[index] for index in self._order.take(count)]
-
-
-class Fate(enum.StrEnum):
-    """What becomes of a rollout: exactly one of these (conservation)."""
-
-    TRAINED = "trained"
-    FILTERED = "filtered"
-    ABORTED = "aborted"
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from rufus_core.data.tokenizer import build_tokenizer
 from rufus_core.errors import LineageError, RufusError
 from rufus_core.lineage import Draft, Store, fingerprint, store_root
 from rufus_core.rollout.stored import step_file, write_rollouts
-from rufus_core.types import Message, Termination, ToolCall, VerdictKind
+from rufus_core.types import Fate, Message, Termination, ToolCall, VerdictKind
 from tests.lineage.miniature import make
 from tests.rollout.test_stored import rollout
 
@@ -57,11 +57,11 @@ def stored(step):
     """Two groups of two: of the second, one was cut off and the other was aborted."""
     first = rollout(step=step, problem_id=PROBLEMS[0], weight_version=str(step - 1))
     second = replace(first, group=1, round=2, problem_id=PROBLEMS[1], score=0.0, reward=0.0)
-    lost = {"fate": "aborted", "why": "aborted", "verdict": VerdictKind.ABORTED, "advantage": None, "passed": False}
+    lost = {"fate": Fate.ABORTED, "why": "aborted", "verdict": VerdictKind.ABORTED, "advantage": None, "passed": False}
     return [
         first,
         replace(first, sample_index=1, reward=0.25 * step, extracted="[b]8\x1b[0m", advantage=0.25),
-        replace(second, fate="filtered", why="outside the window", advantage=None, **turns()),
+        replace(second, fate=Fate.FILTERED, why="outside the window", advantage=None, **turns()),
         replace(second, sample_index=1, termination=Termination.ABORTED_CONNECTION, extracted=None, **lost),
     ]
 

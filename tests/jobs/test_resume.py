@@ -168,7 +168,7 @@ def test_every_rollout_of_every_step_is_kept_and_they_add_up(undisturbed: dict[s
     sums = Counter[str]()
     for step, metrics in training.told():
         rows = list(read_rollouts(step_file(training.output, step)))
-        fates = Counter(row.fate for row in rows)
+        fates = Counter(row.fate.value for row in rows)
         assert {name: metrics[f"rollouts/{name}"] for name in ("trained", "filtered", "aborted")} == {
             name: fates[name] for name in ("trained", "filtered", "aborted")
         }

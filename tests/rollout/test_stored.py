@@ -24,7 +24,7 @@ from rufus_core.rollout.stored import (
     steps_in,
     write_rollouts,
 )
-from rufus_core.types import Message, Termination, ToolCall, VerdictKind
+from rufus_core.types import Fate, Message, Termination, ToolCall, VerdictKind
 
 FLOAT32 = st.floats(width=32)
 COUNT = st.integers(0, 2**31 - 1)
@@ -60,9 +60,10 @@ def rollouts(draw: st.DrawFn) -> StoredRollout:
         st.builds(
             StoredRollout,
             **dict.fromkeys(("step", "group", "round", "sample_index"), COUNT),
-            **dict.fromkeys(("problem_id", "family", "source", "fate", "why", "reason", "weight_version"), st.text()),
+            **dict.fromkeys(("problem_id", "family", "source", "why", "reason", "weight_version"), st.text()),
             **dict.fromkeys(("score", "reward"), st.floats()),
             advantage=st.none() | st.floats(),
+            fate=st.sampled_from(Fate),
             passed=st.booleans(),
             verdict=st.sampled_from(VerdictKind),
             extracted=st.none() | st.text(),
@@ -90,7 +91,7 @@ def rollout(**changes: Any) -> StoredRollout:
         problem_id="0123456789abcdef",
         family="arithmetic",
         source="sums",
-        fate="trained",
+        fate=Fate.TRAINED,
         why="",
         score=1.0,
         reward=0.5,

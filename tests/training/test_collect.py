@@ -10,16 +10,8 @@ from hypothesis import strategies as st
 
 from rufus_core.errors import DataError
 from rufus_core.settings import DynamicSamplingSettings, LengthPenaltySettings
-from rufus_core.training.collect import (
-    Counts,
-    Fate,
-    ProblemStream,
-    advantages_of,
-    collect,
-    note_advantages,
-    shape_rewards,
-)
-from rufus_core.types import Episode, Message, Problem, Termination, Trajectory, Verdict
+from rufus_core.training.collect import Counts, ProblemStream, advantages_of, collect, note_advantages, shape_rewards
+from rufus_core.types import Episode, Fate, Message, Problem, Termination, Trajectory, Verdict
 from tests.training import toy
 
 UPPER = DynamicSamplingSettings(low_exclusive=0.0, high_inclusive=0.8, max_rounds=1)  # RRL-T6
