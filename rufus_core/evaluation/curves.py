@@ -25,6 +25,8 @@ PANELS: Mapping[str, Mapping[str, str]] = {
     "entropy, nats a token": {"entropy": "entropy"},
     "KL, nats a token": {"policy_kl": "to the rollout's policy", "ref_kl": "to the reference"},
     "importance ratio": {"ratio": "mean ratio", "tis_weight": "truncated weight"},
+    "log-prob gap to the rollout": {"logprob_gap": "mean"},
+    "routing agreement": {"routing_agreement": "share of experts"},
     "clipped share of tokens": {"clip_fraction": "clip fraction"},
     "gradient norm": {"grad_norm": "before clipping"},
     "learning rate": {"lr": "learning rate"},

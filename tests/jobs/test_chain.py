@@ -116,6 +116,12 @@ def test_a_stage_replays_the_routing_of_its_rollouts_SLM_06(home: Path, chain: R
         assert other.keys() - one.keys() == {"routing_agreement"}
         assert 0.99 < other["routing_agreement"] <= 1
         assert max(one["logprob_gap"], other["logprob_gap"]) < 1e-5
+    unrecorded, recorded = (list(read_rollouts(step_file(folder, 2))) for folder in folders)
+    assert all(row.routed_experts is None for row in unrecorded)
+    for row in recorded:  # two layers, two of four experts, and the last token was never put through the policy
+        assert row.routed_experts is not None
+        assert row.routed_experts.shape == (len(row.token_ids) - 1, 2, 2)
+        assert 0 <= row.routed_experts.min() <= row.routed_experts.max() == 3
 
 
 def test_progress_is_reported_while_a_job_runs(chain: Runner) -> None:
