@@ -21,7 +21,7 @@ VERSIONS = {
     "problems": "2",
     "screen": "2",
     "reward_model": "4",
-    "training": "3",
+    "training": "2",
     "checkpoint": "1",
     "scores": "3",
 }
