@@ -58,6 +58,10 @@ class InfrastructureError(RufusError):
     """Infrastructure failed, not the policy. Its rollout is aborted and leaves its group (CA-R3)."""
 
 
+class RankLost(InfrastructureError):
+    """A process of a data-parallel training died, or doesn't answer the others."""
+
+
 class SandboxUnavailable(RufusError):
     """This machine can't isolate untrusted code."""
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rufus_core.data.sources import read_conversations, read_problems
 from rufus_core.errors import InfrastructureError
+from rufus_core.jobs.ranks import load_launcher
 from rufus_core.recipe.graph import Step
 from rufus_core.sandbox.isolation import require
 from rufus_core.settings import Recipe, SFTStage
@@ -20,10 +21,13 @@ def preflight(recipe: Recipe, graph: Sequence[Step], home: Path) -> None:
 
     Raises:
         SandboxUnavailable: a policy's code can't be isolated here.
+        ConfigError: training in several processes is wanted, and Ray isn't installed.
         DataError: a data file of the user's has a row that can't be used.
         InfrastructureError: the disk is nearly full.
     """
     require(recipe.execution.allow_unisolated_code)
+    if recipe.execution.data_parallel > 1:
+        load_launcher()
     for step in graph:
         if step.kind == "problems" and step.stage:
             _read_files(recipe, step.stage)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rufus_core.errors import JobFailed, Preempted, RufusError
+from rufus_core.errors import JobFailed, JobLost, Preempted, RankLost, RufusError
 from rufus_core.types import Frozen
 
 _FILE = "error.json"
@@ -24,7 +24,9 @@ class Failure(Frozen):
         return self.type == Preempted.__name__
 
     def as_error(self) -> JobFailed:
-        return JobFailed(self.what, where=self.where, hint=self.hint)
+        """JobLost where another try may succeed."""
+        kind = JobLost if self.type == RankLost.__name__ else JobFailed
+        return kind(self.what, where=self.where, hint=self.hint)
 
 
 def tell_failure(folder: Path, error: RufusError) -> None:

@@ -5,17 +5,20 @@ The artifact holds the candidates under `checkpoints/step-N`, the curves as numb
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from pydantic import TypeAdapter
 
 from rufus_core.evaluation.curves import draw_curves
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_examples, load_problems
+from rufus_core.jobs.ranks import load_launcher
 from rufus_core.jobs.resume import training_state
 from rufus_core.lineage.names import step_folder
-from rufus_core.ports import MetricSink
+from rufus_core.ports import MetricSink, RankPlace
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.rollout.stored import StoredRollout, step_file, write_rollouts
 from rufus_core.settings import RLStage, SFTStage, StageSettings
@@ -23,42 +26,66 @@ from rufus_core.stages import STAGES
 from rufus_core.stages.stage import GymContext
 from rufus_core.training.collect import Issued
 from rufus_core.training.monitor import Monitor, stage_totals
+from rufus_core.training.ranks import ALONE, Ranks, TorchRanks
 from rufus_core.training.reporter import CURVES, Reporter, reported
 from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
-from rufus_core.training.state import TrainingState
+from rufus_core.training.state import Unkept
 from rufus_core.types import Json
 
 CURVES_FIGURE = "curves.png"  # in a training's artifact
 
 
 def train_stage(job: Job) -> Outcome:
-    """Train from the parent's weights, or go on from the state that a dead job left.
+    """Train from the parent's weights, or go on from the state that a dead job left; in several ranks where told so.
 
     Raises:
         Preempted: SIGTERM arrived; the step in progress was ended and the state saved.
-        InfrastructureError: a checkpoint couldn't be written; the state is the one before.
+        InfrastructureError: a checkpoint couldn't be written, or a rank died (RankLost); the state is the one before.
+        ConfigError: ranks can't be started here.
     """
+    execution = job.execution
+    if execution.data_parallel == 1:
+        with job.stoppable() as stop:
+            return train_rank(job, ALONE, stop)
+    launcher = load_launcher()
+    with job.stoppable() as stop:
+        return launcher.run(
+            partial(_train_as_rank, job),
+            size=execution.data_parallel,
+            cpus=execution.threads,
+            address=execution.ray_address,
+            resources=execution.ray_resources,
+            stop=stop,
+        )
+
+
+def _train_as_rank(job: Job, place: RankPlace, stop: threading.Event) -> Outcome:
+    return train_rank(job, TorchRanks(place), stop)
+
+
+def train_rank(job: Job, ranks: Ranks, stop: threading.Event) -> Outcome:
+    """What every rank does. Rank 0 alone writes and reports, and its outcome counts."""
     job.use_threads()
     stage = stage_settings(job)
     assert stage.run.steps is not None
 
     def save(step: int) -> None:
-        policy.save(job.output / step_folder(step))
+        if ranks.rank == 0:
+            policy.save(job.output / step_folder(step))
 
     with ExitStack() as stack:
-        state = training_state(job, stage.run.steps, stack.enter_context(job.stoppable()))
+        state = training_state(job, stage.run.steps, stop, ranks)
         policy = load_policy(job.input("parent"))
-        shown = _Watched(stack.enter_context(job.report(stage.run.steps)))
-        for step, metrics in reported(job.output / CURVES):  # what was kept is told again to whoever watches
-            shown.log(step, metrics)
-        sink = _Both(stack.enter_context(Reporter(job.output / CURVES, stage.run.steps)), shown)
+        sink = _sink(job, stage.run.steps, stack) if ranks.rank == 0 else _Nowhere()
         if isinstance(stage, SFTStage):
             examples = load_examples(job.input("problems") / "examples.jsonl")
             ids = policy.chat.example_ids([(e.messages, e.supervise, e.tools) for e in examples])
-            train_sft(policy, ids, stage, job.document.seed, sink, save, state)
+            train_sft(policy, ids, stage, job.document.seed, sink, save, state, ranks)
         else:
-            _train_rl(job, stage, policy, sink, save, state)
+            _train_rl(job, stage, policy, sink, save, state, ranks)
+    if ranks.rank:
+        return Outcome({}, step=stage.run.steps)
     forks = _forks(stage)
     draw_curves(job.output / CURVES, job.output / CURVES_FIGURE, forks)
     last = {k: v for k, v in sink.last.items() if not k.endswith("seconds")}
@@ -83,8 +110,22 @@ def stage_settings(job: Job) -> SFTStage | RLStage:
     return adapter.validate_python({**rest, **settings, **data})
 
 
+def _sink(job: Job, steps: int, stack: ExitStack) -> _Both:
+    """Where metrics go; what was kept of them is told again to whoever watches."""
+    shown = _Watched(stack.enter_context(job.report(steps)))
+    for step, metrics in reported(job.output / CURVES):
+        shown.log(step, metrics)
+    return _Both(stack.enter_context(Reporter(job.output / CURVES, steps)), shown)
+
+
 def _train_rl(
-    job: Job, stage: RLStage, policy: Policy, sink: _Both, save: Callable[[int], None], state: TrainingState
+    job: Job,
+    stage: RLStage,
+    policy: Policy,
+    sink: _Both | _Nowhere,
+    save: Callable[[int], None],
+    state: Unkept,
+    ranks: Ranks,
 ) -> None:
     assert job.document.stage is not None
     reward_model = job.input("reward_model") if "reward_model" in job.document.inputs else None
@@ -98,11 +139,12 @@ def _train_rl(
     problems = load_problems(job.input("problems"), "train")
 
     def keep(step: int, issued: Sequence[Issued]) -> None:  # whole before the state notes the file's size
-        write_rollouts(step_file(job.output, step), [_stored(step, one) for one in issued])
+        if ranks.rank == 0:
+            write_rollouts(step_file(job.output, step), [_stored(step, one) for one in issued])
 
     with STAGES[job.document.stage].open_gym(context) as gym:
         workers = job.execution.rollout_workers
-        train_rl(policy, problems, gym, stage, job.document.seed, sink, save, keep, workers, state)
+        train_rl(policy, problems, gym, stage, job.document.seed, sink, save, keep, workers, state, ranks)
 
 
 def _stored(step: int, issued: Issued) -> StoredRollout:
@@ -150,6 +192,15 @@ class _Watched:
         self._report.log(step, metrics)
         for warning in self._monitor.warnings(step, metrics):
             self._report.warn(warning)
+
+
+class _Nowhere:
+    """The metrics of a rank that doesn't report."""
+
+    def __init__(self) -> None:
+        self.last: dict[str, float] = {}
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None: ...
 
 
 class _Both:

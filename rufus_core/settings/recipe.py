@@ -105,13 +105,23 @@ class ExecutionSettings(Frozen):
     threads: Positive = 2  # torch threads of a job that trains
     scoring_threads: Positive = 1  # of one that scores: two side by side use two cores better than one after the other
     rollout_workers: Positive = 2  # threads that run tools and verifiers
+    data_parallel: Positive = 1  # processes that share each step of a stage's training; each has the threads above
+    ray_address: str | None = None  # of the Ray cluster they run on; None: one of the job's own, on this machine
+    ray_resources: dict[str, float] = Field(default_factory=dict)  # what each asks of Ray beside its threads as CPU
     job_tries: Positive = 3  # of a job whose process or machine went away; no other failure is tried again
     retry_seconds: Annotated[float, Field(ge=0.0)] = 5.0  # until the second try; the wait for each later one is longer
     allow_unisolated_code: bool = False  # run a policy's code without a sandbox where the kernel offers none
 
     def for_kind(self, kind: str) -> ExecutionSettings:
         """The settings of a job that makes an artifact of this kind."""
-        return self.model_copy(update={"threads": self.scoring_threads}) if kind == "scores" else self
+        threads = self.scoring_threads if kind == "scores" else self.threads
+        data_parallel = self.data_parallel if kind == "training" else 1
+        return self.model_copy(update={"threads": threads, "data_parallel": data_parallel})
+
+    @property
+    def cores(self) -> int:
+        """Of this machine, that a job takes."""
+        return self.threads if self.ray_address else self.threads * self.data_parallel
 
 
 class Recipe(Frozen):

@@ -6,6 +6,7 @@ import copy
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -33,6 +34,7 @@ from rufus_core.training.collect import (
 )
 from rufus_core.training.forward import PackedBatch, TokenSequence, micro_batches, token_logprobs
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
+from rufus_core.training.ranks import ALONE, Ranks
 from rufus_core.training.state import UNKEPT, Position, Unkept
 from rufus_core.types import Problem, Trajectory
 
@@ -70,6 +72,7 @@ def train_rl(
     keep_rollouts: Callable[[int, Sequence[Issued]], None],
     workers: int,
     state: Unkept = UNKEPT,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Train in place, from where `state` is. `save(step)` is called at every checkpoint interval and at the end.
 
@@ -80,6 +83,7 @@ def train_rl(
         ConfigError: routing is to be replayed in a policy that has no router.
         DataError: there is no problem, or none fits.
         Preempted: `state` was told to stop.
+        RankLost: one of several `ranks` died.
     """
     steps = stage.run.steps
     assert steps is not None
@@ -110,20 +114,20 @@ def train_rl(
         started = time.perf_counter()
         engine.load_weights(policy.model, str(step - 1))
         size = now.rollout.samples_per_prompt
-        rollout = _rollout(engine, policy, gym, limits, size, _group_seeds(seed, step), workers)
+        rollout = _rollout(engine, policy, gym, limits, size, _group_seeds(seed, step), workers, ranks)
         groups, issued, counts = collect(stream, rollout, now.rollout.prompts_per_rollout, now.dynamic_sampling)
         shape_rewards(groups, now.length_penalty, limits.turn_tokens)
         advantages = advantages_of(groups, now.algorithm)
         note_advantages(issued, advantages)
         rolled_out = time.perf_counter()
 
-        trainer = _Updater(policy, reference, optimizer, now)
+        trainer = _Updater(policy, reference, optimizer, now, ranks)
         metrics: dict[str, float] = {}
         num_taken = 0
         trained = [t for group in groups for t in group]
         shares = split_groups([len(group) for group in groups], now.rollout.opt_steps_per_rollout)
         # With a single optimizer step the policy that is trained is the one before the step.
-        old = trainer.logprobs(trained) if len(shares) > 1 else None
+        old = ranks.spread(trained, trainer.logprobs) if len(shares) > 1 else None
         for share in shares:
             num_updates += 1
             rate = learning_rate(num_updates, steps * now.rollout.opt_steps_per_rollout, now.optimizer)
@@ -144,16 +148,23 @@ def train_rl(
 
 
 def _rollout(
-    engine: EmbeddedEngine, policy: Policy, gym: Gym, limits: Limits, size: int, seeds: Iterator[int], workers: int
+    engine: EmbeddedEngine,
+    policy: Policy,
+    gym: Gym,
+    limits: Limits,
+    size: int,
+    seeds: Iterator[int],
+    workers: int,
+    ranks: Ranks,
 ) -> Rollout:
     """What rolls out a group of `size` for each problem of a step; each group takes the next seed."""
 
-    def rollout(problems: Sequence[Problem]) -> list[list[Trajectory]]:
-        specs = [EpisodeSpec(p, i, s) for p, s in zip(problems, seeds, strict=False) for i in range(size)]
+    def play(groups: Sequence[tuple[Problem, int]]) -> list[list[Trajectory]]:
+        specs = [EpisodeSpec(problem, i, seed) for problem, seed in groups for i in range(size)]
         done = run_episodes(engine, policy.chat, gym, specs, limits, workers=workers)
         return [done[start : start + size] for start in range(0, len(done), size)]
 
-    return rollout
+    return lambda problems: ranks.spread(list(zip(problems, seeds, strict=False)), play)
 
 
 def _group_seeds(seed: int, step: int) -> Iterator[int]:
@@ -172,9 +183,15 @@ class _Updater:
     """The optimizer steps that follow one rollout."""
 
     def __init__(
-        self, policy: Policy, reference: PreTrainedModel | None, optimizer: torch.optim.Optimizer, stage: RLStage
+        self,
+        policy: Policy,
+        reference: PreTrainedModel | None,
+        optimizer: torch.optim.Optimizer,
+        stage: RLStage,
+        ranks: Ranks,
     ) -> None:
         self._policy, self._reference, self._optimizer, self._stage = policy, reference, optimizer, stage
+        self._ranks = ranks
 
     def logprobs(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
         """Log-probs by the trainer of every sampled token, aligned with `token_ids`; 0 elsewhere."""
@@ -197,7 +214,7 @@ class _Updater:
         old: Sequence[Sequence[float]] | None,
         lr: float,
     ) -> dict[str, float]:
-        """One optimizer step on whole groups. Returns its metrics; empty when nothing carried a gradient.
+        """One optimizer step on whole groups, by all ranks. Returns its metrics; empty when nothing carried a gradient.
 
         `old` are the trainer's log-probs before the first step on this rollout; None: they are those of this step.
 
@@ -215,13 +232,15 @@ class _Updater:
         advantages_S = torch.tensor(advantages, dtype=torch.float32)
         model = self._policy.model.train()
         outputs = []
-        for micro in micro_batches(sequences, _MICRO_BATCH_TOKENS):
+        for micro in micro_batches(self._ranks.share(sequences), _MICRO_BATCH_TOKENS):
             output = self._loss(micro, trajectories, advantages_S, old, denominator)
             output.loss.backward()  # type: ignore[no-untyped-call]
-            outputs.append(output)
+            outputs.append(replace(output, loss=output.loss.detach()))
+        outputs = self._ranks.concat(outputs)
         if not any(output.num_tokens for output in outputs):
             self._optimizer.zero_grad(set_to_none=True)
             return {}
+        self._ranks.sum_gradients(model)
         norm = optimizer_step(model, self._optimizer, lr, self._stage.optimizer.grad_clip)
         return merge_metrics(outputs) | {"grad_norm": norm, "lr": lr}
 

@@ -16,6 +16,7 @@ from rufus_core.rollout.policy import Policy
 from rufus_core.settings import SFTStage
 from rufus_core.training.forward import TokenSequence, micro_batches, trained_logits
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
+from rufus_core.training.ranks import ALONE, Ranks
 from rufus_core.training.state import UNKEPT, Position, Unkept
 
 _MICRO_BATCH_TOKENS = 8192
@@ -29,6 +30,7 @@ def train_sft(
     sink: MetricSink,
     save: Callable[[int], None],
     state: Unkept = UNKEPT,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Train in place, from where `state` is. `save(step)` is called at every checkpoint interval and at the end.
 
@@ -38,6 +40,7 @@ def train_sft(
     Raises:
         DataError: there is no example.
         Preempted: `state` was told to stop.
+        RankLost: one of several `ranks` died.
     """
     if not examples:
         raise DataError("there is no example to train on")
@@ -51,13 +54,15 @@ def train_sft(
         batch = [TokenSequence(i, examples[i].token_ids, examples[i].loss_mask) for i in order.take(size)]
         num_tokens = sum(sum(s.mask[1:]) for s in batch)
         loss_sum = norm = 0.0
-        for micro in micro_batches(batch, _MICRO_BATCH_TOKENS):
+        for micro in micro_batches(ranks.share(batch), _MICRO_BATCH_TOKENS):
             logits = trained_logits(model, micro)
             loss = torch.nn.functional.cross_entropy(logits, micro.target_N, reduction="sum") / max(1, num_tokens)
             loss.backward()  # type: ignore[no-untyped-call]
             loss_sum += loss.item()
+        loss_sum = sum(ranks.concat([loss_sum]))
         rate = learning_rate(step, steps, stage.optimizer)
         if num_tokens:
+            ranks.sum_gradients(model)
             norm = optimizer_step(model, optimizer, rate, stage.optimizer.grad_clip)
         epoch = math.ceil(order.taken / len(examples))
         metrics = {"loss": loss_sum, "grad_norm": norm, "lr": rate, "tokens": float(num_tokens), "epoch": float(epoch)}

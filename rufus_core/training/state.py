@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from rufus_core.errors import LineageError, Preempted
 from rufus_core.lineage.files import entries, sync, sync_tree
 from rufus_core.lineage.record import dump_sealed, seal_of
+from rufus_core.types import content_id
 
 _FORMAT = 2
 _FACTS, _TENSORS = "state.json", "state.safetensors"
@@ -75,6 +76,11 @@ class TrainingState(Unkept):
         self._total, self._stop = total, stop
         self._position, self._tensors = Position(), dict[str, Tensor]()
         self._cost, self._saved_at = 0.0, 0.0
+
+    @property
+    def position(self) -> Position:
+        """Where the training goes on."""
+        return self._position
 
     def take_up(self) -> None:
         """Read the newest state and put `output` back to its step; without a state, empty both folders.
@@ -139,6 +145,37 @@ class TrainingState(Unkept):
         for other in entries(self._folder):
             if other != new:
                 shutil.rmtree(other)
+
+
+class FollowedState(Unkept):
+    """In the other ranks of a data-parallel training: begins where rank 0 goes on, at `step`, and leaves no state.
+
+    What torch's generator gives depends on identity, step and rank alone, so that nothing of it need be kept.
+
+    Raises:
+        LineageError: the state can't be read.
+    """
+
+    def __init__(self, folder: Path, identity: str, step: int, rank: int) -> None:
+        self._identity, self._rank = identity, rank
+        self._position, self._tensors = Position(), dict[str, Tensor]()
+        if step:
+            facts = _facts(folder / f"step-{step}", identity)
+            self._tensors = _tensors(folder / f"step-{step}", facts["sha256"])
+            self._position = Position(**facts["position"])
+
+    def begin(self, model: nn.Module, optimizer: torch.optim.Optimizer, /) -> Position:
+        if self._tensors:
+            _restore(self._tensors, model, optimizer)
+            self._tensors = {}
+        self._draw_anew(self._position)
+        return self._position
+
+    def end_step(self, position: Position, candidate: bool = False) -> None:  # noqa: ARG002
+        self._draw_anew(position)
+
+    def _draw_anew(self, position: Position) -> None:
+        torch.manual_seed(int(content_id(self._identity, position.step, self._rank)[:15], 16))
 
 
 def _step_of(state: Path) -> int:

@@ -1,0 +1,164 @@
+"""Ranks of a data-parallel training as Ray actors, each in a process of its own where Ray has room for it."""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
+
+from rufus_core.errors import ConfigError, InfrastructureError, RankLost, RufusError
+from rufus_core.ports import RankPlace
+from tasks.ray_cluster import GRACE_SECONDS, own_cluster
+
+PLACEMENT_SECONDS = 300.0  # until every rank has its place
+_POLL_SECONDS = 0.2
+
+ResultT = TypeVar("ResultT")
+Work = Callable[[RankPlace, threading.Event], ResultT]
+
+
+class RayRanks:
+    """Starts ranks on a cluster of the job's own, or on one that runs already (`ray_address`)."""
+
+    def require(self) -> None:
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError(
+                "training in several processes needs Ray",
+                where="execution.data_parallel",
+                hint="pip install 'rufus-air[ray]', or leave it at 1",
+            )
+
+    def run(
+        self,
+        work: Work[ResultT],
+        size: int,
+        cpus: int,
+        address: str | None,
+        resources: Mapping[str, float],
+        stop: threading.Event,
+    ) -> ResultT:
+        with ExitStack() as stack:
+            if address is None:
+                address = stack.enter_context(own_cluster(size * cpus))
+            stack.enter_context(_connected(address))
+            ranks = stack.enter_context(_placed(size, {"CPU": float(cpus), **resources}))
+            meeting = ranks[0].listen.remote()
+            host, port = _result([meeting], meeting)
+            places = [RankPlace(rank, size, host, port) for rank in range(size)]
+            running = [actor.run.remote(work, place) for actor, place in zip(ranks, places, strict=True)]
+            return _first_result(running, ranks[0].stop.remote, stop)
+
+
+class _Rank:
+    """One rank. `stop` comes from another thread than `run`, which works until the end."""
+
+    def __init__(self) -> None:
+        self._stop = threading.Event()
+        self._listener: socket.socket | None = None
+
+    def ready(self) -> None: ...
+
+    def listen(self) -> tuple[str, int]:
+        """Where the ranks will meet, in rank 0."""
+        import ray
+
+        self._listener = socket.create_server((ray.util.get_node_ip_address(), 0))
+        host, port = self._listener.getsockname()[:2]
+        return host, port
+
+    def run(self, work: Work[Any], place: RankPlace) -> Any:
+        """What `work` returns, or the RufusError that it raises: Ray would wrap it."""
+        try:
+            return work(RankPlace(place.rank, place.size, place.host, place.port, self._listener), self._stop)
+        except RufusError as error:
+            return error
+
+    def stop(self) -> None:
+        self._stop.set()
+
+
+@contextmanager
+def _connected(address: str) -> Iterator[None]:
+    import ray
+
+    handler = signal.getsignal(signal.SIGTERM)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # Ray installs a handler that ends the process
+    try:
+        ray.init(address=address, logging_level="warning")
+    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+        hint = "is a cluster running there? Without execution.ray_address the job starts one of its own"
+        raise InfrastructureError(
+            f"can't use this Ray cluster: {_first_line(error)}", where=address, hint=hint
+        ) from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def _placed(size: int, resources: Mapping[str, float]) -> Iterator[list[Any]]:
+    """Actors, each with its resources. They are killed on leaving, whatever they do."""
+    import ray
+
+    others = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU")}
+    options = {"num_cpus": resources["CPU"], "num_gpus": resources.get("GPU", 0), "resources": others}
+    actor = ray.remote(_Rank).options(max_concurrency=2, **options)
+    ranks = [actor.remote() for _ in range(size)]
+    try:
+        ready = [rank.ready.remote() for rank in ranks]
+        if ray.wait(ready, num_returns=size, timeout=PLACEMENT_SECONDS)[1]:
+            free = {name: ray.available_resources().get(name, 0.0) for name in resources}
+            raise InfrastructureError(
+                f"the Ray cluster has no room for {size} ranks that take {dict(resources)} each; free: {free}",
+                hint="wait, or change execution.data_parallel and execution.ray_resources",
+            )
+        for call in ready:
+            _result(ready, call)
+        yield ranks
+    finally:
+        for rank in ranks:
+            ray.kill(rank)
+
+
+def _first_result(running: Sequence[Any], tell_stop: Callable[[], object], stop: threading.Event) -> Any:
+    """What rank 0 returns. Raises what a rank raises first."""
+    import ray
+
+    waiting, told = list(running), False
+    while True:
+        if stop.is_set() and not told:
+            tell_stop()
+            told = True
+        done, waiting = ray.wait(waiting, timeout=_POLL_SECONDS)
+        for call in done:
+            result = _result(running, call)
+            if isinstance(result, RankLost):  # another one's death, of which Ray can tell more
+                for other in ray.wait(waiting, timeout=GRACE_SECONDS)[0] if waiting else ():
+                    _result(running, other)
+            if isinstance(result, RufusError):
+                raise result
+            if call == running[0]:
+                return result
+
+
+def _result(calls: Sequence[Any], call: Any) -> Any:
+    """What a rank's call returned; `calls` are those of all ranks. Raises RankLost where its process is gone."""
+    import ray
+
+    try:
+        return ray.get(call)
+    except ray.exceptions.RayActorError as error:
+        what = f"rank {calls.index(call)} of {len(calls)} died: {_first_line(error)}"
+        raise RankLost(what, hint="the next run goes on from the last state") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

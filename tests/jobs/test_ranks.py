@@ -1,0 +1,245 @@
+"""Training jobs whose ranks are Ray actors: real ones, which are killed, told to stop, and go on."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import pickle
+import re
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+
+from rufus_core.errors import ConfigError, InfrastructureError, JobLost, Preempted, RankLost, RufusError
+from rufus_core.jobs.document import JobDocument
+from rufus_core.jobs.failure import told_failure
+from rufus_core.jobs.job import Job, Outcome
+from rufus_core.jobs.ranks import load_launcher
+from rufus_core.jobs.run import KINDS, main
+from rufus_core.jobs.training import train_rank
+from rufus_core.ports import RankPlace
+from rufus_core.settings import ExecutionSettings
+from rufus_core.training.ranks import ALONE, Ranks, TorchRanks
+from tasks import ray_ranks
+from tasks.ray_cluster import own_cluster
+from tasks.ray_ranks import RayRanks
+from tests.jobs.miniature import Runner, short_chain, small_recipe
+from tests.jobs.test_resume import MADE_ONCE, RL
+from tests.training import toy
+from tests.training.ranked import Trained, in_ranks, train
+from tests.warm import WARM
+
+TWO_STEPS = {"run": {"steps": 2}, "optimizer": toy.PLAIN_STEP | {"lr_peak": 0.1}}
+TOYS = {"sft": toy.sft_stage(**TWO_STEPS), "grpo": toy.rl_stage(**TWO_STEPS, algorithm={"name": "grpo"})}
+RUN = {"steps": 40, "checkpoint_interval_steps": 20}  # enough that none of what is done to it comes too late
+GONE_SECONDS = 60.0  # a loaded machine takes its time
+
+
+def _apart(folder: Path, work: Callable[..., Any], *args: Any) -> Any:
+    """Call `work` in a process of its own: Ray can be used once in a process."""
+    file = folder / "apart.pickle"
+    process = WARM.Process(target=_call, args=(file, work, args))
+    process.start()
+    process.join()
+    return pickle.loads(file.read_bytes())
+
+
+def _call(file: Path, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
+    torch.set_num_threads(1)
+    try:
+        result = work(*args)
+    except RufusError as error:
+        result = error
+    file.write_bytes(pickle.dumps(result))
+
+
+def _both_toys(parent: Path, folder: Path, ranks: Ranks) -> list[Trained]:
+    return [train(ranks, parent, stage, folder / name) for name, stage in TOYS.items()]
+
+
+def _both_toys_at(parent: Path, folder: Path, place: RankPlace, stop: threading.Event) -> list[Trained]:
+    return _both_toys(parent, folder, TorchRanks(place))
+
+
+def _on_a_running_cluster(parent: Path, folder: Path) -> tuple[list[Trained], RufusError]:
+    """What two actors train, and what one says that needs what isn't there."""
+    ray_ranks.PLACEMENT_SECONDS = 1.0
+    work = partial(_both_toys_at, parent, folder)
+    with own_cluster(2) as address:
+        with pytest.raises(InfrastructureError) as caught:
+            RayRanks().run(work, 2, 1, address, {"unicorns": 1.0}, threading.Event())
+        ray_ranks.PLACEMENT_SECONDS = 300.0
+        return RayRanks().run(work, 2, 1, address, {}, threading.Event()), caught.value
+
+
+@pytest.mark.slow
+def test_two_actors_train_as_one_process_does_and_as_two_others_bit_for_bit(tmp_path: Path) -> None:
+    parent = tmp_path / "parent"
+    toy.speaking_policy().save(parent)
+    alone = _apart(tmp_path, _both_toys, parent, tmp_path, ALONE)
+    (tmp_path / "plain").mkdir()
+    plain, _ = in_ranks(2, tmp_path, _both_toys_in, parent, tmp_path / "plain")
+    (tmp_path / "actors").mkdir()
+    actors, no_room = _apart(tmp_path, _on_a_running_cluster, parent, tmp_path / "actors")
+    for one, two, ours in zip(alone, plain, actors, strict=True):
+        assert (ours.rows, ours.issued) == (two.rows, two.issued)
+        assert [ids for _, ids, _ in ours.issued] == [ids for _, ids, _ in one.issued]
+        assert len(ours.rows) == 2
+        for here, there in zip(ours.rows, one.rows, strict=True):
+            assert here == pytest.approx(there, rel=1e-5, abs=1e-5)
+        for name, weight in one.weights.items():
+            assert torch.equal(ours.weights[name], two.weights[name])
+            assert (ours.weights[name] - weight).abs().max() < 1e-5
+    assert "no room for 2 ranks" in no_room.what
+    assert "'unicorns': 0.0" in no_room.what
+
+
+def _both_toys_in(ranks: Ranks, parent: Path, folder: Path) -> list[Trained]:
+    return _both_toys(parent, folder, ranks)
+
+
+@dataclass(frozen=True)
+class _Life:
+    """A job in a process of its own, as `python -m rufus_core.jobs` carries it out."""
+
+    folder: Path
+    process: BaseProcess
+
+    @classmethod
+    def begin(cls, document: JobDocument, folder: Path) -> _Life:
+        document = document.model_copy(update={"progress": folder / "progress.jsonl"})
+        document.save(folder / "document.json")
+        process = WARM.Process(target=_carry_out, args=(folder / "document.json",))
+        process.start()
+        return cls(folder, process)
+
+    def family(self) -> list[psutil.Process]:
+        """All processes of the job once a second step is told: by then there is a state."""
+        while self._told() < 2:
+            self.process.join(0.05)
+            assert self.process.is_alive(), told_failure(self.folder)
+        return psutil.Process(self.process.pid).children(recursive=True)
+
+    def _told(self) -> int:
+        progress = self.folder / "progress.jsonl"
+        lines = progress.read_text().splitlines(keepends=True) if progress.exists() else []
+        return max((json.loads(line)["step"] for line in lines if line.endswith("\n")), default=0)
+
+    def end(self) -> int | None:
+        self.process.join()
+        return self.process.exitcode
+
+
+def _carry_out(document: Path) -> None:
+    sys.exit(main(document))
+
+
+def _ranks_of(family: list[psutil.Process]) -> list[psutil.Process]:
+    return [process for process in family if process.name().startswith("ray::_Rank")]
+
+
+def _none_lives(family: list[psutil.Process]) -> bool:
+    return not psutil.wait_procs(family, timeout=GONE_SECONDS)[1]
+
+
+@pytest.mark.slow
+def test_a_job_of_two_ranks_is_killed_loses_a_rank_is_stopped_and_ends_as_if_undisturbed(
+    home: Path, tmp_path: Path
+) -> None:
+    runner = Runner(home, short_chain(*MADE_ONCE, *RL, f"stages.rlhf.run={json.dumps(RUN)}"))
+    document = runner.document("stages/rlhf/train")
+    document = document.model_copy(update={"placement": {**document.placement, "data_parallel": 2}})
+
+    def begin(name: str) -> _Life:
+        (tmp_path / name).mkdir()
+        return _Life.begin(document, tmp_path / name)
+
+    killed = begin("killed")
+    family = killed.family()
+    assert len(_ranks_of(family)) == 2
+    os.kill(killed.process.pid or 0, signal.SIGKILL)
+    assert killed.end() == -signal.SIGKILL
+    assert _none_lives(family)
+
+    bereaved = begin("bereaved")
+    family = bereaved.family()
+    _ranks_of(family)[1].kill()
+    assert bereaved.end() == RankLost.exit_code == 1
+    assert _none_lives(family)
+    failure = told_failure(bereaved.folder)
+    assert failure is not None
+    assert failure.type == "RankLost"
+    assert re.match("rank [01] of 2 died: ", failure.what)
+    assert isinstance(failure.as_error(), JobLost)  # hence tried again by itself
+
+    stopped = begin("stopped")
+    family = stopped.family()
+    stopped.process.terminate()
+    assert stopped.end() == Preempted.exit_code == 143
+    assert _none_lives(family)
+
+    assert begin("last").end() == 0
+    record = runner.store.find("stages/rlhf/train", document.fingerprint)
+    assert record is not None
+    assert record.placement["data_parallel"] == 2
+    undisturbed = Job(
+        document.model_copy(update={"progress": tmp_path / "progress.jsonl"}),
+        tmp_path / "output",
+        tmp_path / "state",
+        ExecutionSettings.model_validate(document.placement),
+    )
+    undisturbed.output.mkdir()
+    outcome, _ = in_ranks(2, tmp_path, _train_rank, undisturbed)
+    assert outcome.metrics == record.metrics
+    published = runner.store.path(record)
+    assert {name: (published / name).read_bytes() for name in record.files} == {
+        str(path.relative_to(undisturbed.output)): path.read_bytes()
+        for path in undisturbed.output.rglob("*")
+        if path.is_file()
+    }
+
+
+def _train_rank(ranks: Ranks, job: Job) -> Outcome:
+    return train_rank(job, ranks, threading.Event())
+
+
+def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"execution.data_parallel: .* needs Ray \(pip install 'rufus-air\[ray\]'"):
+        load_launcher()
+
+
+def test_how_many_ranks_there_are_is_placement() -> None:
+    """Of trainings alone; and they take cores of this machine unless a cluster is named."""
+    execution = ExecutionSettings(threads=2, data_parallel=3)
+    assert {kind: execution.for_kind(kind).data_parallel for kind in KINDS} == dict.fromkeys(KINDS, 1) | {"training": 3}
+    assert execution.for_kind("training").cores == 6
+    assert execution.for_kind("base").cores == 2
+    assert execution.model_copy(update={"ray_address": "ray://head:10001"}).cores == 2
+    two, one = (Runner(Path(), small_recipe(f"execution.data_parallel={count}")) for count in (2, 1))
+    assert two.document("base").fingerprint == one.document("base").fingerprint
+
+
+def test_a_cluster_that_isnt_there_is_named(tmp_path: Path) -> None:
+    error = _apart(tmp_path, _on_no_cluster)
+    assert isinstance(error, InfrastructureError)
+    assert str(error).startswith("127.0.0.1:1: can't use this Ray cluster: ")
+
+
+def _on_no_cluster() -> None:
+    RayRanks().run(_never, 2, 1, "127.0.0.1:1", {}, threading.Event())
+
+
+def _never(place: RankPlace, stop: threading.Event) -> None:
+    raise AssertionError
