@@ -15,6 +15,7 @@ from rufus_core.ports import RankPlace
 from tasks.ray_cluster import GRACE_SECONDS, own_cluster
 
 PLACEMENT_SECONDS = 300.0  # until every rank has its place
+CONNECT_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 
 ResultT = TypeVar("ResultT")
@@ -88,8 +89,9 @@ def _connected(address: str) -> Iterator[None]:
     handler = signal.getsignal(signal.SIGTERM)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # Ray installs a handler that ends the process
     try:
+        _knock(address)
         ray.init(address=address, logging_level="warning")
-    except (ray.exceptions.RayError, ConnectionError, RuntimeError, ValueError) as error:
+    except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
         hint = "is a cluster running there? Without execution.ray_address the job starts one of its own"
         raise InfrastructureError(
             f"can't use this Ray cluster: {_first_line(error)}", where=address, hint=hint
@@ -101,6 +103,12 @@ def _connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raises OSError where nothing listens at `host:port` or `ray://host:port`: Ray tries for a quarter of an hour."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
 
 
 @contextmanager
