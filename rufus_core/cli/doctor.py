@@ -29,7 +29,7 @@ REQUIRED = {
 OPTIONAL = {
     "sglang": "rollouts on GPUs",
     "megatron-core": "training across GPUs",
-    "ray": "jobs across machines",
+    "ray": "training in several processes",
 }
 
 

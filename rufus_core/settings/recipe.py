@@ -99,6 +99,9 @@ class DecontaminationSettings(Frozen):
     dense: DenseScreenSettings
 
 
+ClusterAddress = Annotated[str, Field(pattern=r"^(ray://)?[^/]+:\d+$")]  # host:port, ray://host:port
+
+
 class ExecutionSettings(Frozen):
     """How a run uses its machine. Never part of a fingerprint."""
 
@@ -106,9 +109,7 @@ class ExecutionSettings(Frozen):
     scoring_threads: Positive = 1  # of one that scores: two side by side use two cores better than one after the other
     rollout_workers: Positive = 2  # threads that run tools and verifiers
     data_parallel: Positive = 1  # processes that share each step of a stage's training; each has the threads above
-    ray_address: Annotated[str, Field(pattern=r"^(ray://)?[^/]+:\d+$")] | None = (
-        None  # of the Ray cluster they run on; None: one of the job's own, on this machine
-    )
+    ray_address: ClusterAddress | None = None  # of the Ray cluster they run on; None: the job's own, on this machine
     ray_resources: dict[str, float] = Field(default_factory=dict)  # what each asks of Ray beside its threads as CPU
     job_tries: Positive = 3  # of a job whose process or machine went away; no other failure is tried again
     retry_seconds: Annotated[float, Field(ge=0.0)] = 5.0  # until the second try; the wait for each later one is longer
