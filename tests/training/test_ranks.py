@@ -24,7 +24,7 @@ GRPO = {"name": "grpo", "advantage": "mean_only"}
 STAGES = {
     "sft": toy.sft_stage(**_TWO_STEPS),
     "sft of one row": toy.sft_stage(**_TWO_STEPS, batch={"global_batch_sequences": 1}),
-    "grpo": toy.rl_stage(**_TWO_STEPS, algorithm=GRPO),
+    "grpo with routing replayed": toy.rl_stage(**_TWO_STEPS, algorithm=GRPO, precision={"router_replay": True}),
     "grpo of one group": toy.rl_stage(**_TWO_STEPS, algorithm=GRPO, rollout={"prompts_per_rollout": 1}),
     "gspo, KL, entropy, two optimizer steps": toy.rl_stage(
         **_TWO_STEPS,
