@@ -6,7 +6,7 @@ import pickle
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -22,6 +22,7 @@ from rufus_core.jobs.resume import training_state
 from rufus_core.ports import RankPlace
 from rufus_core.rollout.policy import load_policy
 from rufus_core.settings import RLStage, SFTStage
+from rufus_core.training.collect import Issued
 from rufus_core.training.ranks import PATIENCE, Ranks, TorchRanks
 from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
@@ -101,8 +102,9 @@ def train(
         train_sft(policy, toy.examples(policy, 20), stage, 0, sink, done.saved.append, state, ranks)
     else:
 
-        def keep(_step: int, issued: Any) -> None:
-            done.issued += [(t.problem_id, t.token_ids, t.logprobs) for t in issued]
+        def keep(_step: int, issued: Sequence[Issued]) -> None:
+            trajectories = [one.trajectory for one in issued]
+            done.issued += [(t.problem_id, t.token_ids, t.logprobs) for t in trajectories]
 
         train_rl(policy, toy.PROBLEMS, gym(), stage, 0, sink, done.saved.append, keep, 1, state, ranks)
     done.weights = {name: weight.detach() for name, weight in policy.model.named_parameters()}
