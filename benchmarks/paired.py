@@ -15,6 +15,11 @@ class Pairs:
     ours: list[float]
     peer: list[float]
 
+    def ratio(self, higher_is_better: bool) -> float:
+        """How many times better the median of ours is."""
+        ours, peer = median(self.ours), median(self.peer)
+        return round(ours / peer if higher_is_better else peer / ours, 2)
+
     def tell(self, name: str, higher_is_better: bool, digits: int, unit: str, peer_name: str, **facts: object) -> None:
         """Print the medians, and how many times better ours is, as the last line: JSON."""
         ours, peer = median(self.ours), median(self.peer)
@@ -22,7 +27,7 @@ class Pairs:
             "name": name,
             "ours": round(ours, digits),
             "peer": round(peer, digits),
-            "ratio": round(ours / peer if higher_is_better else peer / ours, 2),
+            "ratio": self.ratio(higher_is_better),
             "unit": unit,
             "peer_name": peer_name,
             **facts,
@@ -31,10 +36,10 @@ class Pairs:
         print(json.dumps(result))
 
 
-def in_turns(ours: Callable[[], float], peer: Callable[[], float], unit: str) -> Pairs:
+def in_turns(ours: Callable[[], float], peer: Callable[[], float], unit: str, repetitions: int = REPETITIONS) -> Pairs:
     pairs = Pairs([], [])
-    for repetition in range(1, REPETITIONS + 1):
+    for repetition in range(1, repetitions + 1):
         pairs.ours.append(ours())
         pairs.peer.append(peer())
-        print(f"{repetition}/{REPETITIONS}  ours {pairs.ours[-1]:,.2f}  peer {pairs.peer[-1]:,.2f} {unit}", flush=True)
+        print(f"{repetition}/{repetitions}  ours {pairs.ours[-1]:,.2f}  peer {pairs.peer[-1]:,.2f} {unit}", flush=True)
     return pairs

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import embedding, linear, pad, scaled_dot_product_attention, silu
 from transformers import PreTrainedModel
 
-from rufus_core.rollout.kv_cache import CacheShape, Piece, RowCache, attention_width
+from rufus_core.rollout.kv_cache import ROW_BLOCK, CacheShape, Piece, RowCache, attention_width
 from rufus_core.rollout.weights import Experts, Layer, Mlp, Weights
 
 _ROWS = 4  # of the smallest block of rows that products treat alike
@@ -121,7 +121,8 @@ class _Router:
 
     def choose(self, hidden_ND: Tensor, experts: Experts) -> tuple[Tensor, Tensor]:
         """Weights and indices [N, K] of each token's experts."""
-        scores_NE = linear(hidden_ND, experts.router).sigmoid()
+        # In double precision, for the last few of a tensor are computed by another exponential than the rest.
+        scores_NE = linear(hidden_ND, experts.router).double().sigmoid().float()
         choice_NE = scores_NE + experts.bias
         if self._kept_groups < self._num_groups:
             grouped_NGE = choice_NE.view(len(choice_NE), self._num_groups, -1)
@@ -193,19 +194,25 @@ def _filled(rows_ND: Tensor) -> Tensor:
 
 
 class _Rows:
-    """Attention of one token each of the first B rows."""
+    """Attention of one token each of the first B rows, in blocks of them, each as wide as its longest needs."""
 
     def __init__(self, positions_B: Tensor, share: int) -> None:
-        self._width = attention_width(int(positions_B.max()) + 1)
-        self._mask_B11T = (torch.arange(self._width) <= positions_B[:, None])[:, None, None]
         self._missing = -share % _ROWS
+        self._blocks = []
+        for first in range(0, len(positions_B), ROW_BLOCK):
+            block = positions_B[first : first + ROW_BLOCK]
+            width = attention_width(int(block.max()) + 1)
+            mask_B11T = (torch.arange(width) <= block[:, None])[:, None, None]
+            self._blocks.append((slice(first, first + len(block)), width, mask_B11T))
 
     def __call__(self, held_RT2Gd: Tensor, query_BGSd: Tensor) -> Tensor:
-        size, _, share, _ = query_BGSd.shape
-        keys, values = held_RT2Gd[:size, : self._width].permute(2, 0, 3, 1, 4)
+        share = query_BGSd.shape[2]
         filled_BGSd = pad(query_BGSd, (0, 0, 0, self._missing))
-        out_BGSd = scaled_dot_product_attention(filled_BGSd, keys, values, attn_mask=self._mask_B11T)
-        return out_BGSd[:, :, :share].flatten(1)
+        outputs = []
+        for rows, width, mask_B11T in self._blocks:
+            keys, values = held_RT2Gd[rows, :width].permute(2, 0, 3, 1, 4)
+            outputs.append(scaled_dot_product_attention(filled_BGSd[rows], keys, values, attn_mask=mask_B11T))
+        return torch.cat(outputs)[:, :, :share].flatten(1)
 
 
 class _OnePiece:

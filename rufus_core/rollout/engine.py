@@ -9,7 +9,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -25,11 +25,12 @@ from rufus_core.rollout.sampler import sample, uniform_numbers
 from rufus_core.rollout.transformers_decoder import TransformersDecoder
 from rufus_core.rollout.weights import has_known_layers
 
+_SORTING_STEPS = 8  # after which rows may be sorted by length again
+_LEAST = torch.finfo(torch.float32).tiny  # a probability below it may have become 0
 _PREFILL_TOKENS = 4096  # of prompts, put through the model at once
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(NamedTuple):
     """What a step did for one request: at most one token, and the result when it was the last."""
 
     rid: str
@@ -44,6 +45,7 @@ class _Sequence:
     """A request in flight."""
 
     request: GenerateRequest
+    params: SamplingParams
     limit: int  # tokens it may draw
     uniform: list[float]
     input_logprobs: list[float | None]
@@ -60,20 +62,8 @@ class _Sequence:
         return len(self.request.input_ids) - 1 if wanted is None else max(wanted - 1, 0)
 
     @property
-    def params(self) -> SamplingParams:
-        return self.request.sampling_params
-
-    @property
     def last_id(self) -> int:
         return self.output[-1] if self.output else self.request.input_ids[-1]
-
-    def take(self, token: int, logprob: float) -> None:
-        self.output.append(token)
-        self.logprobs.append(logprob)
-        if token in self.params.stop_token_ids:
-            self.ended = "stop"
-        elif len(self.output) == self.limit:
-            self.ended = "length"
 
 
 class EmbeddedEngine:
@@ -154,7 +144,8 @@ class EmbeddedEngine:
             raise EngineError("another request with this id is in flight", where=f"request {request.rid}")
         limit = min(request.sampling_params.max_new_tokens, self.context_length - len(request.input_ids))
         unpredicted = [None] if request.input_logprobs_from == 0 else []
-        sequence = _Sequence(request, limit, uniform_numbers(request.sampling_params, limit), [*unpredicted])
+        params = request.sampling_params
+        sequence = _Sequence(request, params, limit, uniform_numbers(params, limit), [*unpredicted])
         self._in_flight[request.rid] = sequence
         self._waiting.append(sequence)
 
@@ -219,6 +210,7 @@ class EmbeddedEngine:
         self._clock += 1
         told = [Progress(r.rid, [], [], r, self.weight_version) for r in self._end_aborted()]
         with torch.inference_mode():
+            self._sort()
             drawing = len(self._running)
             first, *others = _cut(self._admit()) or [[]]
             if drawing or first:
@@ -227,6 +219,10 @@ class EmbeddedEngine:
                     self._forward(0, batch)
                 told += self._draw(hidden_ND[:drawing])
         return told
+
+    def _sort(self) -> None:
+        if self._clock % _SORTING_STEPS == 0 and (order := self._cache.sort(len(self._running))):
+            self._running = [self._running[row] for row in order]
 
     def _admit(self) -> list[tuple[_Sequence, Piece]]:
         """Give waiting requests rows; what is left to compute of their prompts but for the last token.
@@ -284,21 +280,26 @@ class EmbeddedEngine:
         if not running:
             return []
         uniform = [s.uniform[len(s.output)] for s in running]
-        tokens_B, logprobs_B, logprobs_BV = sample(
-            self._decoder.logits(hidden_BD), [s.params for s in running], uniform
-        )
-        tokens, logprobs = tokens_B.tolist(), logprobs_B.tolist()
-        for row, (sequence, token, logprob) in enumerate(zip(running, tokens, logprobs, strict=True)):
-            sequence.take(token, logprob)
-            if sequence.request.top_logprobs:
-                sequence.top.append(_most_likely(logprobs_BV[row], sequence.request.top_logprobs))
-        ended = [row for row, sequence in enumerate(running) if sequence.ended]
-        results = {result.rid: result for result in self._end(ended)}
-        rids = [s.request.rid for s in running]
-        return [
-            Progress(rid, [token], [logprob], results.get(rid), self.weight_version)
-            for rid, token, logprob in zip(rids, tokens, logprobs, strict=True)
-        ]
+        params = [s.params for s in running]
+        tokens_B, probs_BV = sample(self._decoder.logits(hidden_BD), params, uniform)
+        probs_B = probs_BV.gather(-1, tokens_B[:, None])[:, 0]
+        progress, ended = [], []
+        for row, (one, token, prob) in enumerate(zip(running, tokens_B.tolist(), probs_B.tolist(), strict=True)):
+            logprob = math.log(prob)  # a vector's logarithm would depend on its length, in the last bit
+            one.output.append(token)
+            one.logprobs.append(logprob)
+            if one.request.top_logprobs:
+                one.top.append(_most_likely(probs_BV[row], one.request.top_logprobs))
+            if token in one.params.stop_token_ids:
+                one.ended = "stop"
+            elif len(one.output) == one.limit:
+                one.ended = "length"
+            if one.ended:
+                ended.append(row)
+            progress.append(Progress(one.request.rid, [token], [logprob], None, self.weight_version))
+        for row, result in zip(ended, self._end(ended), strict=True):
+            progress[row] = progress[row]._replace(result=result)
+        return progress
 
     def _end_aborted(self) -> list[GenerateResult]:
         if not self._aborted:
@@ -375,6 +376,7 @@ def _cut(joining: Sequence[tuple[_Sequence, Piece]]) -> list[list[tuple[_Sequenc
     return batches
 
 
-def _most_likely(logprobs_V: Tensor, count: int) -> list[tuple[float, int]]:
-    values, ids = logprobs_V.topk(min(count, len(logprobs_V)))
-    return list(zip(values.tolist(), ids.tolist(), strict=True))
+def _most_likely(probs_V: Tensor, count: int) -> list[tuple[float, int]]:
+    """Log-probs and ids."""
+    probs, ids = probs_V.topk(min(count, len(probs_V)))
+    return [(math.log(max(p, _LEAST)), token) for p, token in zip(probs.tolist(), ids.tolist(), strict=True)]

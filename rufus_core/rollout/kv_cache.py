@@ -15,6 +15,8 @@ from torch import Tensor
 
 _FIRST_ROOM = 256  # positions of an empty cache; it doubles when a sequence needs more
 _WIDTH, _UNCUT, _BLOCK = 16, 192, 512  # positions: a step of the ladder, an uncut sum, a block of attention
+ROW_BLOCK = 16  # rows over which attention is equally wide
+_WORTH_SORTING = 0.2  # share of attention's positions; sorting copies all of them once
 SHORTEST_PREFIX = 8  # tokens; computing fewer again costs less than looking for them
 
 
@@ -118,6 +120,26 @@ class RowCache:
         self.lengths[row], self.fresh[row], self.last_used[row] = len(ids), True, now
         return known
 
+    def sort(self, size: int) -> list[int] | None:
+        """Bring the first `size` rows into falling order of length, where that makes attention a good deal narrower.
+
+        The order: which row each was. None: they stay as they are.
+        """
+        lengths = self.lengths[:size]
+        order = np.argsort(-lengths, kind="stable")
+        widths = [
+            int(ls[first : first + ROW_BLOCK].max()) for ls in (lengths, lengths[order]) for first in _blocks(size)
+        ]
+        now, then = sum(widths[: len(widths) // 2]), sum(widths[len(widths) // 2 :])
+        if then >= (1 - _WORTH_SORTING) * now:
+            return None
+        most = int(lengths.max())
+        for plane in self._planes():
+            plane[:size, :most] = plane[torch.from_numpy(order), :most]
+        for facts in (self.lengths, self.fresh, self.last_used):
+            facts[:size] = facts[order]
+        return [int(row) for row in order]
+
     def outdate(self) -> None:
         """The weights have changed: nothing that is held may be shared from."""
         self.fresh[:] = False
@@ -136,6 +158,10 @@ class RowCache:
             first = np.where(differs.any(axis=1), differs.argmax(axis=1), width)
             shared[rows] = np.minimum(first, self.lengths[rows])
         return shared
+
+
+def _blocks(size: int) -> range:
+    return range(0, size, ROW_BLOCK)
 
 
 def attention_width(positions: int) -> int:

@@ -22,26 +22,23 @@ def uniform_numbers(params: SamplingParams, count: int) -> list[float]:
     return torch.rand(count, generator=generator, dtype=torch.float64).tolist()
 
 
-def sample(
-    logits_BV: Tensor, params: Sequence[SamplingParams], uniform: Sequence[float]
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens [B], their log-probs [B], and the log-probs [B, V] of all.
+def sample(logits_BV: Tensor, params: Sequence[SamplingParams], uniform: Sequence[float]) -> tuple[Tensor, Tensor]:
+    """Tokens [B], and the probabilities [B, V] of all.
 
-    Log-probs are of the distribution at the sampling temperature, before top-p and top-k, as in SGLang; at temperature
-    0 the most likely token is taken and log-probs are those of temperature 1.
+    Probabilities are those at the sampling temperature, before top-p and top-k, as in SGLang; at temperature 0 the most
+    likely token is taken and probabilities are those of temperature 1.
     """
     temperatures = [p.temperature or 1.0 for p in params]
     if temperatures.count(1.0) < len(temperatures):
         logits_BV = logits_BV / torch.tensor(temperatures)[:, None]
-    logprobs_BV = torch.log_softmax(logits_BV, dim=-1)
-    probs_BV = logprobs_BV.exp()
+    probs_BV = drawn_from_BV = torch.softmax(logits_BV, dim=-1)
     if any(p.top_p < 1 or p.top_k > 0 for p in params):
-        probs_BV = _truncated(probs_BV, params)
-    tokens_B = _draw(probs_BV, torch.tensor(uniform, dtype=torch.float64))
-    if any(p.temperature <= 0 for p in params):
-        greedy_B = torch.tensor([p.temperature <= 0 for p in params])
-        tokens_B = torch.where(greedy_B, logits_BV.argmax(-1), tokens_B)
-    return tokens_B, logprobs_BV.gather(-1, tokens_B[:, None])[:, 0], logprobs_BV
+        drawn_from_BV = _truncated(probs_BV, params)
+    tokens_B = _draw(drawn_from_BV, torch.tensor(uniform, dtype=torch.float64))
+    greedy = [p.temperature == 0 for p in params]
+    if any(greedy):
+        tokens_B = torch.where(torch.tensor(greedy), logits_BV.argmax(-1), tokens_B)
+    return tokens_B, probs_BV
 
 
 def _draw(probs_BV: Tensor, uniform_B: Tensor) -> Tensor:
