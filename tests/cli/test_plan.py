@@ -43,6 +43,17 @@ def test_plan_fits_100_columns_and_has_a_row_per_stage(profile: str) -> None:
     assert not any(line.startswith("BAD") for line in lines)
 
 
+def test_plan_of_a_profile_with_one_stage(tmp_path: Path) -> None:
+    gguf = tmp_path / "model.gguf"
+    gguf.write_bytes(b"GGUF and more")
+    base = f"base.gguf=!replace {{file: {gguf}}}"
+    done = rufus("plan", "--profile", "smol", "--set", base, "--home", str(tmp_path / "home"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "base SmolLM2-135M-Instruct" in done.stdout
+    assert sum(line.split(maxsplit=1)[:1] == ["reasoning_rl"] for line in done.stdout.splitlines()) == 3
+    assert "of 6 steps 0 reused, 6 made" in done.stdout
+
+
 def test_plan_of_production_shows_what_table_16_prints_T16() -> None:
     out = rufus("plan", "--profile", "h200").stdout
     for text in (

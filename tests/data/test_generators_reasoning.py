@@ -10,6 +10,7 @@ from rufus_core.data.generators import arithmetic, puzzles, science
 from rufus_core.errors import DataError
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.reasoning import verify_reasoning
+from rufus_core.types import Problem
 
 GENERATORS = {"arithmetic": arithmetic, "puzzle": puzzles, "science": science}
 each_generator = pytest.mark.parametrize("family", GENERATORS)
@@ -94,3 +95,54 @@ def test_a_space_that_is_used_up_is_an_error():
     assert len(list(islice(made, 500))) == 500
     with pytest.raises(DataError, match="distinct"):
         list(made)
+
+
+ONE_SHOT = {"one_shot": True, "max_operand": 19}
+
+
+def test_one_shot_calculations_are_all_different_and_none_is_the_worked_example():
+    made = list(arithmetic.problems(1, 309, ONE_SHOT))
+    assert {problem.family for problem in made} == {"calculation"}
+    asked = [tuple(problem.ground_truth["operands"]) for problem in made]
+    assert len(set(asked)) == 309
+    assert (7, "+", 5) not in asked
+    # 3 + 5 can't be held out where 5 + 3 is trained on
+    assert all(b <= a <= 19 and b <= 9 for a, _, b in asked)
+    with pytest.raises(DataError, match="only 309 distinct"):
+        list(arithmetic.problems(1, 310, ONE_SHOT))
+
+
+def test_one_shot_prompts_end_with_the_question_after_one_worked_example():
+    problem = next(arithmetic.problems(1, 1, ONE_SHOT))
+    assert [message.role for message in problem.prompt] == ["system", "user", "assistant", "user"]
+    a, sign, b = problem.ground_truth["operands"]
+    assert problem.prompt[1].content == "What is 7 + 5?"
+    assert problem.prompt[2].content == "7 + 5 = 12"
+    assert problem.prompt[3].content == f"What is {a} {sign} {b}?"
+
+
+def test_one_shot_demonstrations_pass_and_wrong_ones_fail(math):
+    rng = random.Random(0)
+    for problem in arithmetic.problems(3, 150, ONE_SHOT):
+        for wrong in (False, True):
+            (message,) = arithmetic.demonstrate(problem, rng, wrong)
+            assert verify_reasoning(problem, message.content, math).passed is not wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "passed"),
+    [
+        ("6 + 2 = 8", True),
+        ("8", True),
+        (r"6 + 2 = \boxed{8}", True),
+        ("6 + 2 =8", True),
+        ("6 + 2", False),  # equal, and no result
+        ("6 + 2 = 6 + 2", False),
+        ("6 + 2 = 8 = 9", False),
+        ("6 + 2 = 88", False),
+        ("", False),
+    ],
+)
+def test_a_calculation_is_graded_by_what_follows_its_last_equals_sign(math, text, passed):
+    eight = Problem.build("calculation", "test", [], {"answer": "8"})
+    assert verify_reasoning(eight, text, math).passed is passed

