@@ -34,7 +34,7 @@ def fault(*overrides: str, recipe: Path | str = "rufus_air", profile: Path | str
 def test_every_recipe_loads_under_every_profile_PIPE_01(recipe: str, profile: str) -> None:
     loaded = load_recipe(recipe, profile)
     assert (loaded.name, loaded.profile) == (recipe, profile)
-    assert list(loaded.stages) == ORDER
+    assert list(loaded.stages) == (["reasoning_rl"] if profile == "smol" else ORDER)
 
 
 def test_the_default_is_the_cpu() -> None:
