@@ -29,7 +29,7 @@ TEMPLATES = {
 
 
 ONE_SHOT = "calculation"  # the family of problems after a worked example
-WORKED = (7, "+", 5)  # shown to the policy, and so no problem
+WORKED = (7, 5)  # shown to the policy, and so no problem
 LARGEST_DIGIT = 9
 
 
@@ -38,7 +38,7 @@ def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Pro
 
     Args:
         options: `max_operand`, the largest digit (9). With `one_shot` a problem follows a worked example,
-            and is a number up to `max_operand` plus or minus a digit that is no larger: 309 problems up to 19.
+            and is a number up to `max_operand` plus a digit that is no larger: 54 problems up to 9, 154 up to 19.
     """
     refuse_unknown(options, "max_operand", "one_shot")
     largest = int(options.get("max_operand", LARGEST_DIGIT))
@@ -72,15 +72,14 @@ def _draw(rng: random.Random, largest: int) -> Problem:
 
 
 def _draw_one_shot(rng: random.Random, largest: int) -> Problem:
-    a, sign, b = WORKED
+    a, b = WORKED
     shown = [
         Message(role="system", content="Reply with the result."),
-        Message(role="user", content=f"What is {a} {sign} {b}?"),
-        Message(role="assistant", content=f"{a} {sign} {b} = {a + b}"),
+        Message(role="user", content=f"What is {a} + {b}?"),
+        Message(role="assistant", content=f"{a} + {b} = {a + b}"),
     ]
-    while (a, sign, b) == WORKED:
-        sign = rng.choice("+-")
+    while (a, b) == WORKED:
         b = rng.randint(0, min(largest, LARGEST_DIGIT))
         a = rng.randint(b, largest)  # one order only: 3 + 5 must not be held out where 5 + 3 is trained on
-    truth = {"answer": str(a + b if sign == "+" else a - b), "operands": [a, sign, b]}
-    return Problem.build(ONE_SHOT, SOURCE, [*shown, Message(role="user", content=f"What is {a} {sign} {b}?")], truth)
+    truth = {"answer": str(a + b), "operands": [a, "+", b]}
+    return Problem.build(ONE_SHOT, SOURCE, [*shown, Message(role="user", content=f"What is {a} + {b}?")], truth)
