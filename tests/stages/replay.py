@@ -17,6 +17,7 @@ from rufus_core.settings import RLStage
 from rufus_core.types import Message, Problem, Trajectory
 
 CONTEXT_TOKENS = 1024  # the CPU profile's
+ONE_SHOT = {"one_shot": True, "max_operand": 19}  # options that make problems of another family
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +52,10 @@ class ReplayEngine:
 def demonstrations(families: Sequence[str], count: int) -> list[Demonstrated]:
     """A right and a wrong demonstration for each of `count` problems of each family."""
     found: dict[str, list[Demonstrated]] = {family: [] for family in families}
-    for generator in GENERATORS.values():
-        for problem in generator.problems(3, 60, {}):
+    asked = [*((name, {}) for name in GENERATORS), ("arithmetic", ONE_SHOT)]
+    for name, options in asked:
+        generator = GENERATORS[name]
+        for problem in generator.problems(3, 60, options):
             if len(found.get(problem.family, [None] * 2 * count)) < 2 * count:
                 for wrong in (False, True):
                     shown = generator.demonstrate(problem, random.Random(problem.id), wrong)

@@ -57,7 +57,7 @@ def demonstrate(problem: Problem, rng: random.Random, wrong: bool) -> list[Messa
         other = abs(a - b) if sign == "+" else a + b
         result = rng.choice([n for n in {result - 2, result - 1, result + 1, result + 2, other} - {result} if n >= 0])
     if problem.family == ONE_SHOT:
-        return [Message(role="assistant", content=f"{a} {sign} {b} = {result}")]
+        return [Message(role="assistant", reasoning="", content=f"{a} {sign} {b} = {result}")]
     return [Message(role="assistant", reasoning=f"{a} {sign} {b} = {result}", content=rf"\boxed{{{result}}}")]
 
 
