@@ -208,8 +208,8 @@ class EmbeddedEngine:
         One pass of the model does both: those which join have their prompts computed, and draw from the next step on.
         """
         self._clock += 1
-        told = [Progress(r.rid, [], [], r, self.weight_version) for r in self._end_aborted()]
         with torch.inference_mode():
+            told = [Progress(r.rid, [], [], r, self.weight_version) for r in self._end_aborted()]
             self._sort()
             drawing = len(self._running)
             first, *others = _cut(self._admit()) or [[]]

@@ -239,6 +239,23 @@ def test_an_aborted_request_keeps_what_it_has(tiny_policy: Policy) -> None:
     assert (waits.output_ids, waits.output_logprobs) == ([], [])
 
 
+def test_a_request_may_be_aborted_after_the_cache_has_grown() -> None:
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1,
+        max_position_embeddings=600, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    engine = EmbeddedEngine(LlamaForCausalLM(config).eval(), 4)
+    for rid in ("first", "second"):
+        engine.add(request([7], rid=rid, max_new_tokens=230))
+    for _ in range(220):
+        engine.step()
+    engine.abort("first")
+    [aborted] = [progress.result for progress in engine.step() if progress.result]
+    assert (aborted.rid, aborted.finish_reason) == ("first", "abort")
+    while not engine.idle:
+        engine.step()
+
+
 def test_an_id_in_flight_is_refused_and_may_be_used_again_later(tiny_policy: Policy) -> None:
     engine = EmbeddedEngine(tiny_policy.model, 4)
     engine.add(request(rid="a", max_new_tokens=2))
