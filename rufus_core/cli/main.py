@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from rufus_core.cli.adopt import adopt
+from rufus_core.cli.chat import chat
 from rufus_core.cli.collect import collect
 from rufus_core.cli.deploy import deploy
 from rufus_core.cli.diff import diff
@@ -23,6 +24,7 @@ from rufus_core.cli.rebuild import rebuild_mlflow
 from rufus_core.cli.reproduce import reproduce
 from rufus_core.cli.rollouts import rollouts
 from rufus_core.cli.run import run
+from rufus_core.cli.serve import serve
 from rufus_core.cli.table import table
 from rufus_core.cli.trace import trace
 from rufus_core.cli.ui import ui
@@ -41,6 +43,8 @@ COMMANDS: tuple[Callable[..., Any], ...] = (
     reproduce,
     export,
     adopt,
+    serve,
+    chat,
     collect,
     table,
     ui,
