@@ -140,26 +140,24 @@ def _mixture(hidden_ND: Tensor, weights_NK: Tensor, chosen_NK: Tensor, experts: 
     """The weighted sum of each token's experts. Each expert sees its tokens in a block of rows filled up with zeros."""
     size, per_token = chosen_NK.shape
     expert_A = chosen_NK.flatten()
-    order_A = expert_A.argsort(stable=True)
-    counts = torch.bincount(expert_A, minlength=len(experts.router))
-    filled = (counts + _ROWS - 1) // _ROWS * _ROWS
-    most = int(filled.max())
-    even = most * len(counts) <= 2 * len(expert_A)  # then blocks of one size waste little, and one product does all
+    seen_AE = (expert_A[:, None] == torch.arange(len(experts.router))).cumsum(0)
+    counts_E = seen_AE[-1]
+    filled_E = (counts_E + _ROWS - 1) // _ROWS * _ROWS
+    most = int(filled_E.max())
+    even = most * len(counts_E) <= 2 * len(expert_A)  # then blocks of one size waste little, and one product does all
     if even:
-        filled = torch.full_like(filled, most)
-    shift = (filled.cumsum(0) - filled) - (counts.cumsum(0) - counts)  # by which an expert's block moves
-    place_A = torch.arange(len(expert_A)) + shift[expert_A[order_A]]
-    rows_PD = hidden_ND.new_zeros(int(filled.sum()), hidden_ND.shape[1])
-    rows_PD[place_A] = hidden_ND[order_A // per_token]
+        filled_E = torch.full_like(filled_E, most)
+    start_E = filled_E.cumsum(0) - filled_E
+    place_A = start_E[expert_A] + seen_AE.gather(1, expert_A[:, None])[:, 0] - 1
+    rows_PD = hidden_ND.new_zeros(int(filled_E.sum()), hidden_ND.shape[1])
+    rows_PD[place_A] = hidden_ND.repeat_interleave(per_token, 0)
     if even:
-        outputs_PD = _mlps(rows_PD.view(len(counts), most, -1), experts).flatten(0, 1)
+        outputs_PD = _mlps(rows_PD.view(len(counts_E), most, -1), experts).flatten(0, 1)
     else:
-        blocks = torch.split(rows_PD, filled.tolist())
+        blocks = torch.split(rows_PD, filled_E.tolist())
         outputs = [_mlp(x, Mlp(up, down)) for x, up, down in zip(blocks, experts.gate_up, experts.down, strict=True)]
         outputs_PD = torch.cat(outputs)
-    back_A = torch.empty_like(place_A)
-    back_A[order_A] = place_A
-    return (outputs_PD[back_A].view(size, per_token, -1) * weights_NK[..., None]).sum(1)
+    return (outputs_PD[place_A].view(size, per_token, -1) * weights_NK[..., None]).sum(1)
 
 
 def _mlps(hidden_ECD: Tensor, experts: Experts) -> Tensor:

@@ -13,6 +13,7 @@ from torch.nn.functional import pad
 
 from rufus_core.ports import SamplingParams
 
+_SMALL = 4096  # tokens of a vocabulary that is summed in one go
 _BLOCK = 256  # tokens whose probabilities are summed before the sums are, so that no long running sum is needed
 
 
@@ -42,8 +43,14 @@ def sample(logits_BV: Tensor, params: Sequence[SamplingParams], uniform: Sequenc
 
 
 def _draw(probs_BV: Tensor, uniform_B: Tensor) -> Tensor:
-    """The first token at which the running sum of probabilities passes uniform * total: the block, then the token."""
+    """The first token at which the running sum of probabilities passes uniform * total.
+
+    In a large vocabulary the block that holds it is found first.
+    """
     vocabulary = probs_BV.shape[1]
+    if vocabulary <= _SMALL:
+        sums_BV = probs_BV.cumsum(-1, dtype=torch.float64)
+        return torch.searchsorted(sums_BV, (uniform_B * sums_BV[:, -1])[:, None], right=True)[:, 0]
     blocks_BCK = pad(probs_BV, (0, -vocabulary % _BLOCK)).view(len(probs_BV), -1, _BLOCK)
     ends_BC = blocks_BCK.sum(-1, dtype=torch.float64).cumsum(-1)
     threshold_B1 = (uniform_B * ends_BC[:, -1])[:, None]
