@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from rufus_core.errors import DataError
 
 IGNORE = -100  # the label of a position that predicts no target
-PADDING_SEGMENT = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,8 +22,7 @@ class PackedRow:
 
     Labels are shifted: position t predicts the token at t + 1. `labels_T[t]` is its id where that token is supervised
     and in the same segment, and IGNORE elsewhere. So the first token of a segment is never a target, and the last
-    position of a segment has none. Positions restart at 0 in each segment; segments count from 0. Padding is
-    segment -1, all at position 0.
+    position of a segment has none. Positions restart at 0 in each segment; segments count from 0.
     """
 
     ids_T: NDArray[np.int64]
@@ -33,25 +31,20 @@ class PackedRow:
     labels_T: NDArray[np.int64]
 
     @classmethod
-    def build(
-        cls, sequences: Sequence[tuple[Sequence[int], Sequence[int]]], length: int | None = None, pad_id: int = 0
-    ) -> PackedRow:
-        """Concatenate (token ids, loss mask with one entry for each id); pad to `length` if given.
+    def build(cls, sequences: Sequence[tuple[Sequence[int], Sequence[int]]]) -> PackedRow:
+        """Concatenate (token ids, loss mask with one entry for each id).
 
         Raises:
-            DataError: a mask of another length than its ids, an empty sequence, or more tokens than `length`.
+            DataError: a mask of another length than its ids, or an empty sequence.
         """
         for index, (ids, mask) in enumerate(sequences):
             if len(ids) != len(mask) or not ids:
                 raise DataError(f"{len(ids)} ids with {len(mask)} mask entries", where=f"sequence {index}")
         sizes = [len(ids) for ids, _ in sequences]
-        num_padding = 0 if length is None else length - sum(sizes)
-        if num_padding < 0:
-            raise DataError(f"{sum(sizes)} tokens don't fit into a row of {length}")
-        ids_T = np.array([token for ids, _ in sequences for token in ids] + [pad_id] * num_padding, dtype=np.int64)
-        positions_T = np.concatenate([*(np.arange(size) for size in sizes), np.zeros(num_padding, dtype=np.int64)])
-        segments_T = np.repeat([*range(len(sizes)), PADDING_SEGMENT], [*sizes, num_padding])
-        supervised_T = np.array([bit for _, mask in sequences for bit in mask] + [0] * num_padding, dtype=np.int64)
+        ids_T = np.concatenate([np.asarray(ids, dtype=np.int64) for ids, _ in sequences])
+        supervised_T = np.concatenate([np.asarray(mask, dtype=np.int64) for _, mask in sequences])
+        positions_T = np.concatenate([np.arange(size) for size in sizes])
+        segments_T = np.repeat(np.arange(len(sizes)), sizes)
         labels_T = np.full_like(ids_T, IGNORE)
         predicts_T = (supervised_T[1:] == 1) & (segments_T[1:] == segments_T[:-1])
         labels_T[:-1][predicts_T] = ids_T[1:][predicts_T]

@@ -38,7 +38,7 @@ from rufus_core.training.ranks import ALONE, Ranks
 from rufus_core.training.state import UNKEPT, Position, Unkept
 from rufus_core.types import Problem, Trajectory
 
-_MICRO_BATCH_TOKENS = 8192
+_MICRO_BATCH_TOKENS = 2048
 
 
 def at_step(stage: RLStage, step: int) -> RLStage:

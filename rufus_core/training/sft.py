@@ -19,7 +19,7 @@ from rufus_core.training.optimizer import make_optimizer, optimizer_step
 from rufus_core.training.ranks import ALONE, Ranks
 from rufus_core.training.state import UNKEPT, Position, Unkept
 
-_MICRO_BATCH_TOKENS = 8192
+_MICRO_BATCH_TOKENS = 2048
 
 
 def train_sft(

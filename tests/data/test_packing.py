@@ -56,19 +56,17 @@ def test_what_does_not_fit_is_refused_and_never_cut(lengths: list[int]) -> None:
 
 
 def test_a_row_in_full_SLM_04() -> None:
-    row = PackedRow.build([([7, 8, 9], [1, 0, 1]), ([5, 6], [0, 1])], length=7, pad_id=3)
-    assert row.ids_T.tolist() == [7, 8, 9, 5, 6, 3, 3]
-    assert row.positions_T.tolist() == [0, 1, 2, 0, 1, 0, 0]
-    assert row.segments_T.tolist() == [0, 0, 0, 1, 1, -1, -1]
-    assert row.labels_T.tolist() == [IGNORE, 9, IGNORE, 6, IGNORE, IGNORE, IGNORE]
+    row = PackedRow.build([([7, 8, 9], [1, 0, 1]), ([5, 6], [0, 1])])
+    assert row.ids_T.tolist() == [7, 8, 9, 5, 6]
+    assert row.positions_T.tolist() == [0, 1, 2, 0, 1]
+    assert row.segments_T.tolist() == [0, 0, 0, 1, 1]
+    assert row.labels_T.tolist() == [IGNORE, 9, IGNORE, 6, IGNORE]
 
 
-@given(sequences, st.integers(0, 5))
-def test_every_token_once_and_no_target_across_a_boundary(
-    packed: list[tuple[list[int], list[int]]], num_padding: int
-) -> None:
-    size = sum(len(ids) for ids, _ in packed)
-    row = PackedRow.build(packed, length=size + num_padding, pad_id=0)
+@given(sequences)
+def test_every_token_once_and_no_target_across_a_boundary(packed: list[tuple[list[int], list[int]]]) -> None:
+    row = PackedRow.build(packed)
+    assert len(row.ids_T) == sum(len(ids) for ids, _ in packed)
     rebuilt = [row.ids_T[row.segments_T == k].tolist() for k in range(len(packed))]
     assert rebuilt == [ids for ids, _ in packed]
     for k, (ids, mask) in enumerate(packed):
@@ -79,7 +77,6 @@ def test_every_token_once_and_no_target_across_a_boundary(
             token if bit else IGNORE for token, bit in zip(ids[1:], mask[1:], strict=True)
         ] + [IGNORE]
     assert (row.labels_T != IGNORE).sum() == sum(sum(mask[1:]) for _, mask in packed)
-    assert not row.positions_T[row.segments_T == -1].any()
 
 
 @given(sequences)
@@ -89,9 +86,7 @@ def test_targets_do_not_depend_on_neighbours(packed: list[tuple[list[int], list[
     assert together.labels_T.tolist() == [label for row in alone for label in row.labels_T.tolist()]
 
 
-@pytest.mark.parametrize(
-    ("packed", "length"), [([([1, 2], [1])], None), ([([], [])], None), ([([1, 2, 3], [1, 1, 1])], 2)]
-)
-def test_rows_that_cannot_be_built(packed: list[tuple[list[int], list[int]]], length: int | None) -> None:
+@pytest.mark.parametrize("packed", [[([1, 2], [1])], [([], [])]])
+def test_rows_that_cannot_be_built(packed: list[tuple[list[int], list[int]]]) -> None:
     with pytest.raises(DataError):
-        PackedRow.build(packed, length=length)
+        PackedRow.build(packed)

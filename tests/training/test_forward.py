@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+from transformers import MistralConfig, MistralForCausalLM
 
 from rufus_core.rollout.policy import Policy
 from rufus_core.training.forward import TokenSequence, micro_batches, token_logprobs
@@ -56,7 +57,7 @@ def test_packed_logprobs_equal_those_of_single_sequences(
 
 
 def test_sequences_do_not_see_each_other(untrained: Policy) -> None:
-    sequences = _sequences(untrained, [40, 60, 50, 30])  # all in one row
+    sequences = _sequences(untrained, [40, 60, 60, 30])  # all in one row, two of them in one block
     before = _values(untrained, sequences, 8192)
     other = [7] * 60
     changed = [TokenSequence(1, other, s.mask) if s.index == 1 else s for s in sequences]
@@ -76,9 +77,26 @@ def test_the_first_token_of_a_sequence_is_never_a_target(untrained: Policy) -> N
     assert sorted(micro.target_N.tolist()) == [4, 4, 4, 5, 5, 5]
 
 
-def test_padding_gives_no_nan(untrained: Policy) -> None:
-    found = _values(untrained, _sequences(untrained, [200, 100]), 8192)  # two rows; the second is padded
-    assert all(value == value and value < 0 for value in found.values())
+def test_a_sliding_window_bounds_what_a_position_sees() -> None:
+    config = MistralConfig(
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        sliding_window=8,
+    )
+    torch.manual_seed(0)
+    model = MistralForCausalLM(config)
+    sequences = [TokenSequence(i, [(7 * i + 3 * t) % 50 for t in range(n)], [1] * n) for i, n in enumerate((30, 8, 30))]
+    (micro,) = micro_batches(sequences, 8192)
+    with torch.no_grad():
+        found, _ = token_logprobs(model, micro, 1.0)
+        expected = torch.cat([reference.logprobs(model, sequences[i].token_ids) for i in (0, 2, 1)])
+        config.sliding_window = None
+        assert (token_logprobs(model, micro, 1.0)[0] - expected).abs().max() > 1e-4
+    assert torch.allclose(found, expected, atol=1e-5)
 
 
 def test_every_sequence_is_in_exactly_one_micro_batch() -> None:
