@@ -17,6 +17,7 @@ def make_optimizer(model: nn.Module, settings: OptimizerSettings) -> torch.optim
         lr=settings.lr_peak,
         betas=settings.betas,
         eps=settings.eps,
+        fused=True,  # one pass over the memory, several times faster than the default on a CPU
     )
 
 
