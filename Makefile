@@ -52,10 +52,11 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 
-# make bench NAME=rollout
+# make bench NAME=rl-step
+bench: MODULE = $(subst -,_,$(NAME))
 bench: install
-	@test -f benchmarks/$(NAME).py || { echo "usage: make bench NAME=..., one of:"; grep -l __main__ benchmarks/*.py; exit 2; }
-	$(BIN)/python -m benchmarks.$(NAME) $(ARGS)
+	@test -f benchmarks/$(MODULE).py || { echo "usage: make bench NAME=..., one of:"; grep -l __main__ benchmarks/*.py; exit 2; }
+	$(BIN)/python -m benchmarks.$(MODULE) $(ARGS)
 
 # What is installed, as the lock: no addresses, no paths, and torch without the mark of its build.
 lock:
