@@ -23,7 +23,7 @@ from transformers import AttentionInterface, PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from rufus_core.data.packing import IGNORE, PackedRow, pack
-from rufus_core.errors import DataError
+from rufus_core.errors import ConfigError, DataError
 from rufus_core.rollout.routing import UNRECORDED
 
 _BY_BLOCKS = "by_blocks"  # what transformers calls our attention
@@ -144,6 +144,11 @@ AttentionInterface.register(_BY_BLOCKS, _attend_by_blocks)
 @contextmanager
 def _attending_by_blocks(model: PreTrainedModel) -> Iterator[None]:
     before = model.config._attn_implementation
+    if before != "sdpa":  # it may have sinks, or bounds on its scores
+        raise ConfigError(
+            f"{type(model).__name__} attends by {before!r}, and training knows only 'sdpa'",
+            hint="take a base model that transformers computes by scaled_dot_product_attention",
+        )
     model.config._attn_implementation = _BY_BLOCKS
     try:
         yield
@@ -152,7 +157,11 @@ def _attending_by_blocks(model: PreTrainedModel) -> Iterator[None]:
 
 
 def trained_logits(model: PreTrainedModel, batch: PackedBatch) -> Tensor:
-    """Logits [N, V] at the positions that predict trained tokens."""
+    """Logits [N, V] at the positions that predict trained tokens.
+
+    Raises:
+        ConfigError: the model computes attention otherwise than by `scaled_dot_product_attention`.
+    """
     with _attending_by_blocks(model):
         hidden_1PD = model.base_model(
             input_ids=batch.ids_1P, position_ids=batch.positions_1P, use_cache=False, blocks=batch.blocks

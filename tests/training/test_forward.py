@@ -8,6 +8,7 @@ import pytest
 import torch
 from transformers import MistralConfig, MistralForCausalLM
 
+from rufus_core.errors import ConfigError
 from rufus_core.rollout.policy import Policy
 from rufus_core.training.forward import TokenSequence, micro_batches, token_logprobs
 from tests.training import reference, toy
@@ -97,6 +98,17 @@ def test_a_sliding_window_bounds_what_a_position_sees() -> None:
         config.sliding_window = None
         assert (token_logprobs(model, micro, 1.0)[0] - expected).abs().max() > 1e-4
     assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_model_that_attends_otherwise_is_refused_and_left_as_it_was() -> None:
+    model = toy.toy_policy().model
+    (micro,) = micro_batches([TokenSequence(0, [3, 4, 5], [1, 1, 1])], 8192)
+    token_logprobs(model, micro, 1.0)
+    assert model.config._attn_implementation == "sdpa"
+    model.set_attn_implementation("eager")
+    with pytest.raises(ConfigError, match="'eager'"):
+        token_logprobs(model, micro, 1.0)
+    assert model.config._attn_implementation == "eager"
 
 
 def test_every_sequence_is_in_exactly_one_micro_batch() -> None:
