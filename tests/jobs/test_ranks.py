@@ -134,7 +134,7 @@ class _Life:
     def _told(self) -> int:
         progress = self.folder / "progress.jsonl"
         lines = progress.read_text().splitlines(keepends=True) if progress.exists() else []
-        return max((json.loads(line)["step"] for line in lines if line.endswith("\n")), default=0)
+        return max((json.loads(line).get("step", 0) for line in lines if line.endswith("\n")), default=0)
 
     def end(self) -> int | None:
         self.process.join()
