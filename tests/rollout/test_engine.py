@@ -114,16 +114,26 @@ def test_a_prompt_that_cannot_be_continued_is_refused(engine: EmbeddedEngine, le
 # -- sampling ---------------------------------------------------------------------------------------------------------
 
 
-def test_draws_follow_the_distribution(engine: EmbeddedEngine, tiny_policy: Policy) -> None:
-    """Chi-square over 4000 draws of one token; tokens are pooled into bins that expect at least 20 draws each."""
-    num_draws, temperature = 4000, 1.3
-    results = engine.generate(
-        [request(sampling_seed=s, temperature=temperature, max_new_tokens=1) for s in range(num_draws)]
-    )
+@pytest.mark.parametrize(
+    ("temperature", "top_p", "top_k"), [(1.3, 1.0, -1), (0.6, 1.0, -1), (1.0, 0.8, -1), (1.0, 1.0, 40), (1.5, 0.7, 60)]
+)
+def test_draws_follow_the_distribution(
+    engine: EmbeddedEngine, tiny_policy: Policy, temperature: float, top_p: float, top_k: int
+) -> None:
+    """Chi-square over 10,000 draws of one token; tokens are pooled into bins that expect at least 20 draws each."""
+    num_draws = 10_000
+    params = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "max_new_tokens": 1}
+    results = engine.generate([request(sampling_seed=s, **params) for s in range(num_draws)])
     probs = (full_logits(tiny_policy.model, PROMPT)[-1] / temperature).softmax(-1).double().numpy()
+    order = np.argsort(-probs, kind="stable")
+    nucleus = order[: int((np.cumsum(probs[order]) < top_p).sum()) + 1]
+    allowed = nucleus[:top_k] if top_k > 0 else nucleus
+    probs = np.where(np.isin(np.arange(len(probs)), allowed), probs, 0.0)
+    probs /= probs.sum()
     counts = np.bincount([r.output_ids[0] for r in results], minlength=len(probs))
+    assert not counts[probs == 0].any()
     observed, expected, pooled = [], [], np.zeros(2)
-    for token in np.argsort(-probs):
+    for token in order[: len(allowed)]:
         pooled += counts[token], probs[token] * num_draws
         if pooled[1] >= 20:
             observed.append(pooled[0])
@@ -132,8 +142,7 @@ def test_draws_follow_the_distribution(engine: EmbeddedEngine, tiny_policy: Poli
     observed[-1] += pooled[0]
     expected[-1] += pooled[1]
     assert len(observed) > 10
-    scale = sum(observed) / sum(expected)
-    assert stats.chisquare(observed, np.array(expected) * scale).pvalue > 1e-3
+    assert stats.chisquare(observed, expected).pvalue > 1e-3
 
 
 def test_steps_are_drawn_independently(engine: EmbeddedEngine, tiny_policy: Policy) -> None:
