@@ -176,6 +176,7 @@ class Episode:
     num_successful_calls: int = 0  # parsed, executed, returned without a tool error
     num_malformed_calls: int = 0  # unparsable, unknown tool, or arguments that fail the schema
     num_response_tokens: int = 0
+    num_final_tokens: int = 0  # of the last turn, after thinking
 
     @property
     def final_text(self) -> str | None:

@@ -60,6 +60,8 @@ class ChatFormat:
         if not stops:
             raise TemplateError("no token of the tokenizer ends a turn", hint="set the tokenizer's eos_token")
         self.stop_token_ids = tuple(dict.fromkeys(stops))
+        tags = [vocabulary.get(tag) for tag in ("<think>", "</think>")]
+        self._think_ids = (tags[0], tags[1]) if None not in tags else None
         control = {*tokenizer.all_special_tokens, *tokenizer.convert_ids_to_tokens(stops)}
         self._control_tokens = sorted((t for t in control if len(t) > 2), key=lambda t: (-len(t), t))
 
@@ -258,6 +260,16 @@ class ChatFormat:
             tool_calls=tuple(action for action in actions if isinstance(action, ToolCall)),
         )
         return ParsedTurn(message, actions)
+
+    def num_final_tokens(self, sampled_ids: Sequence[int]) -> int:
+        """Tokens of a turn after its last closed think block; 0 where one is left open."""
+        ids = list(sampled_ids)
+        if self._think_ids is None:  # the tags are text to this tokenizer
+            tail = self.decode(ids).rpartition("</think>")[2]
+            return 0 if "<think>" in tail else len(self._encode(tail))
+        opening, closing = self._think_ids
+        tail_ids = ids[len(ids) - ids[::-1].index(closing) :] if closing in ids else ids
+        return 0 if opening in tail_ids else len(tail_ids)
 
 
 def _cut_marker(num_characters: int) -> str:

@@ -20,7 +20,7 @@ COLOURS = (BLUE, ORANGE, GREEN)
 PANELS: Mapping[str, Mapping[str, str]] = {
     "reward": {"reward": "mean score", "pass_rate": "pass rate"},
     "loss": {"loss": "loss"},
-    "response length, tokens": {"response_tokens": "mean"},
+    "response length, tokens": {"response_tokens": "all", "final_response_tokens": "after thinking"},
     "truncation ratio": {"truncation_ratio": "share of responses"},
     "entropy, nats a token": {"entropy": "entropy"},
     "KL, nats a token": {"policy_kl": "to the rollout's policy", "ref_kl": "to the reference"},

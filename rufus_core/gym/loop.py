@@ -136,6 +136,7 @@ class _Run:
         self.loss_mask += [1] * len(result.output_ids)
         self.logprobs += result.output_logprobs
         self.episode.num_response_tokens += len(result.output_ids)
+        self.episode.num_final_tokens = self.chat.num_final_tokens(result.output_ids)
         self.weight_version = result.weight_version
         self.num_turns += 1
         if result.finish_reason == "abort":

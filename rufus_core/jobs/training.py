@@ -173,6 +173,7 @@ def _stored(step: int, issued: Issued) -> StoredRollout:
         num_successful_calls=episode.num_successful_calls,
         num_malformed_calls=episode.num_malformed_calls,
         num_response_tokens=episode.num_response_tokens,
+        num_final_tokens=episode.num_final_tokens,
         weight_version=trajectory.weight_version,
         messages=tuple(episode.messages),
         token_ids=trajectory.token_ids,

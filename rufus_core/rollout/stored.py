@@ -61,6 +61,7 @@ class RolloutFacts:
     num_successful_calls: int
     num_malformed_calls: int
     num_response_tokens: int
+    num_final_tokens: int
     weight_version: str
 
     @property
@@ -97,7 +98,7 @@ _SCHEMA = pa.schema(
         pa.field("termination", pa.string(), nullable=False),
         *(
             pa.field(f"num_{name}", pa.int32(), nullable=False)
-            for name in ("calls", "successful_calls", "malformed_calls", "response_tokens")
+            for name in ("calls", "successful_calls", "malformed_calls", "response_tokens", "final_tokens")
         ),
         pa.field("weight_version", pa.string(), nullable=False),
         pa.field("messages", pa.string(), nullable=False),  # JSON

@@ -133,22 +133,26 @@ def _unwanted(usable: Sequence[Trajectory], window: DynamicSamplingSettings | No
 def shape_rewards(
     groups: Sequence[Sequence[Trajectory]], penalty: LengthPenaltySettings | None, max_tokens: int
 ) -> None:
-    """Set each trajectory's `reward` from its verdict's score and the stage's length penalty."""
+    """Set each trajectory's `reward` from its verdict's score and the stage's length penalty.
+
+    That for the shortest correct one counts all that was sampled (RRL-R2), that for over-length the final response
+    (RM-R2).
+    """
     flat = [t for group in groups for t in group]
-    lengths = [t.episode.num_response_tokens for t in flat]
     deductions = np.zeros(len(flat))
     if penalty is not None and penalty.kind == "shortest_correct":
         deductions = shortest_correct_penalty(
-            lengths,
+            [t.episode.num_response_tokens for t in flat],
             [t.verdict.passed for t in flat],
             [t.truncated for t in flat],
             _group_ids(groups),
             max_tokens=max_tokens,
             cap=penalty.cap,
         )
-    for trajectory, length, deduction in zip(flat, lengths, deductions, strict=True):
+    for trajectory, deduction in zip(flat, deductions, strict=True):
         score = trajectory.verdict.score
         if penalty is not None and penalty.kind == "over_length":
+            length = trajectory.episode.num_final_tokens
             score = over_length_penalty(score, length, penalty.threshold_tokens, penalty.max_tokens)
         trajectory.reward = float(score - deduction)
 

@@ -294,6 +294,7 @@ def rollout_metrics(issued: Sequence[Trajectory], counts: Counts) -> dict[str, f
         "reward": float(np.mean([t.verdict.score for t in usable])),
         "pass_rate": float(np.mean([t.verdict.passed for t in usable])),
         "response_tokens": float(np.mean([t.episode.num_response_tokens for t in usable])),
+        "final_response_tokens": float(np.mean([t.episode.num_final_tokens for t in usable])),
         "truncation_ratio": float(np.mean([t.truncated for t in usable])),
         "tool_calls": float(np.mean([t.episode.num_calls for t in usable])),
     }

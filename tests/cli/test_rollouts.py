@@ -45,6 +45,7 @@ def turns():
         "loss_mask": mask,
         "logprobs": [-0.5 * bit for bit in mask],
         "num_response_tokens": sum(mask),
+        "num_final_tokens": sum(mask),
         "num_calls": 1,
         "termination": Termination.MAX_GENERATION_LENGTH,
         "reward_parts": {"format": 1.0, "tests": 0.25},

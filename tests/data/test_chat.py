@@ -542,3 +542,21 @@ def test_a_cut_result_never_exceeds_its_tokens_GYM_24(text: str, most: int) -> N
     assert CHAT.neutralise(cut) == cut
     if len(ids_of(CHAT.neutralise(text))) <= most:
         assert cut == CHAT.neutralise(text)
+
+
+@pytest.mark.parametrize(
+    ("turn", "final"),
+    [
+        ("hello world<|user|>", "hello world<|user|>"),
+        ("\n<think>look</think>hello<|user|>", "hello<|user|>"),
+        ("<think>the</think>red<think>look</think>blue world", "blue world"),
+        ("<think>look the red", ""),
+        ("<think>the</think>red<think>look", ""),
+        ("<think>look</think>", ""),
+    ],
+)
+def test_the_final_response_is_what_follows_thinking(chat: ChatFormat, turn: str, final: str) -> None:
+    def ids(text: str) -> list[int]:
+        return chat.tokenizer(text, add_special_tokens=False)["input_ids"]
+
+    assert chat.num_final_tokens(ids(turn)) == len(ids(final))

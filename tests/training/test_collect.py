@@ -27,8 +27,10 @@ def _trajectory(
     verdict: Verdict,
     tokens: int = 3,
     termination: Termination = Termination.TASK_COMPLETE,
+    final: int = 1,
 ) -> Trajectory:
-    episode = Episode(problem, list(problem.prompt), termination, num_response_tokens=tokens)
+    counts = {"num_response_tokens": tokens, "num_final_tokens": final}
+    episode = Episode(problem, list(problem.prompt), termination, **counts)
     return Trajectory(problem.id, 0, [1, 2], [0, 1], [0.0, -1.0], episode, verdict, "0")
 
 
@@ -278,7 +280,8 @@ def test_two_groups_of_one_problem_have_a_shortest_answer_each() -> None:
 def test_over_length_takes_from_positive_scores_only_RM_R2() -> None:
     penalty = LengthPenaltySettings(kind="over_length", threshold_tokens=10, max_tokens=20)
     problem = _problems(1)[0]
-    group = [_trajectory(problem, _score(s), n) for s, n in ((2.0, 10), (2.0, 15), (2.0, 20), (-3.0, 20))]
+    # However much was thought before, the final response counts.
+    group = [_trajectory(problem, _score(s), 500, final=n) for s, n in ((2.0, 10), (2.0, 15), (2.0, 20), (-3.0, 20))]
     shape_rewards([group], penalty, max_tokens=64)
     assert [t.reward for t in group] == pytest.approx([2.0, 1.0, 0.0, -3.0])
 
