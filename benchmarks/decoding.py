@@ -123,15 +123,43 @@ def products_seconds(model: PreTrainedModel, batch: int) -> tuple[float, float]:
     return best, sum(2.0 * weight.numel() * rows for weight, rows in shapes)
 
 
+def bytes_per_second() -> float:
+    """What streaming through memory reaches here: a sum over 256 MiB."""
+    values = torch.ones(1 << 26)
+    best = float("inf")
+    for _ in range(5):
+        started = time.perf_counter()
+        values.sum()
+        best = min(best, time.perf_counter() - started)
+    return values.numel() * 4 / best
+
+
+def step_bytes(model: PreTrainedModel, batch: int, length: int) -> float:
+    """Weights once, and the keys and values of every sequence."""
+    config = model.config
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    kept = 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * batch * length
+    return 4.0 * (sum(weight.numel() for weight in model.parameters()) + kept)
+
+
 def tell_costs(models: dict[str, PreTrainedModel], batches: Sequence[int], lengths: Sequence[int]) -> None:
-    """Print how a step's cost grows with batch, length and size, and how far it is from its products alone."""
-    table = Table("model", "sequences", "tokens each", "step, ms", "products, ms", "share", "GFLOP/s of products")
+    """Print how a step's cost grows with batch, length and size, and how far it is from what the machine allows.
+
+    `products` are the step's matrix products alone, at the rate of these shapes; `memory` is what must be read once.
+    """
+    bandwidth = bytes_per_second()
+    table = Table(
+        *("model", "sequences", "tokens each", "step, ms", "products, ms", "GFLOP/s", "memory, ms", "bound / step"),
+        title=f"a decode step; memory streams at {bandwidth / 1e9:.1f} GB/s",
+    )
     for name, model in models.items():
         first = next(iter(models.values())) is model
         cases = {(batch, lengths[0]) for batch in batches} | {(batches[-1], length) for length in lengths if first}
         for batch, length in sorted(cases):
             step = step_seconds(model, batch, length)
-            alone, flops = products_seconds(model, batch)
-            row = (f"{step * 1e3:.2f}", f"{alone * 1e3:.2f}", f"{alone / step:.0%}", f"{flops / alone / 1e9:.0f}")
-            table.add_row(name, str(batch), str(length), *row)
-    Console(width=100).print(table)
+            products, flops = products_seconds(model, batch)
+            memory = step_bytes(model, batch, length) / bandwidth
+            numbers = (step * 1e3, products * 1e3, flops / products / 1e9, memory * 1e3)
+            share = f"{max(products, memory) / step:.0%}"
+            table.add_row(name, str(batch), str(length), *(f"{number:.2f}" for number in numbers), share)
+    Console(width=110).print(table)
