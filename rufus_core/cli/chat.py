@@ -14,7 +14,9 @@ def chat(
     checkpoint: Checkpoint,
     system: Annotated[str, typer.Option(help="A system prompt.")] = "",
     temperature: Annotated[float, typer.Option(min=0.0, help="0 takes the most likely token.")] = 0.7,
-    top_p: Annotated[float, typer.Option(help="Sample from the most likely tokens that have this mass.")] = 1.0,
+    top_p: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="Sample from the most likely tokens that have this mass.")
+    ] = 1.0,
     max_tokens: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Tokens of an answer; by default what the context holds.")
     ] = None,

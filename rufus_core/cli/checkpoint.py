@@ -19,6 +19,9 @@ def find_checkpoint(text: str, home: Path | None, shared: str | None) -> tuple[s
     folder = Path(text).expanduser()
     if (folder / "config.json").exists():
         return folder.absolute().name, folder.absolute()
+    if text.startswith(("/", ".", "~")):  # no name in a store does
+        hint = "give a Hugging Face directory, or a checkpoint's name"
+        raise LineageError("there is no policy here: no config.json", where=text, hint=hint)
     _, store = open_home(home, shared, cached=True)
     ref = chosen(store, text)
     fetch(store, ref.record)

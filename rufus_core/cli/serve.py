@@ -16,7 +16,7 @@ Checkpoint = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option(min=1, metavar="N", help="CPU threads; by default torch's choice.")]
 Context = Annotated[
-    int | None, typer.Option(min=2, metavar="N", help="Tokens of the context; by default what the model was made for.")
+    int | None, typer.Option(min=2, metavar="N", help="Tokens of the context; by default and at most the model's own.")
 ]
 
 

@@ -51,14 +51,13 @@ def next_commands(last: str, home: Path, shared: str | None = None) -> list[str]
     both = there if shared is None else f"{there} --store {shlex.quote(shared)}"
     commands = {
         f"rufus trace {last}{both}": "where this checkpoint comes from",
+        f"rufus chat {last}{both}": "talk to it",
         f"rufus table{both}": "the table again, also as Markdown, CSV or JSON",
         f"rufus ui{there}": "flows and curves in the browser",
     }
     width = max(map(len, commands))
-    leads = ("next:", "", "")
-    return [
-        f"{lead:<8}{command:<{width}}  {what}" for lead, (command, what) in zip(leads, commands.items(), strict=True)
-    ]
+    lines = [f"{command:<{width}}  {what}" for command, what in commands.items()]
+    return [f"{'' if i else 'next:':<8}{line}" for i, line in enumerate(lines)]
 
 
 def _records(graph: Sequence[Step], outcome: RunOutcome, store: Store) -> list[Record]:

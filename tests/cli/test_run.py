@@ -228,8 +228,9 @@ def test_the_next_commands_name_a_home_that_they_would_not_find(
 
 def test_the_next_commands_name_the_shared_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUFUS_HOME", str(tmp_path))
-    trace, table, ui = next_commands("sft", tmp_path, "s3://bucket/runs")
+    trace, chat, table, ui = next_commands("sft", tmp_path, "s3://bucket/runs")
     assert "rufus trace sft --store s3://bucket/runs  " in trace
+    assert "rufus chat sft --store s3://bucket/runs  " in chat
     assert "rufus table --store s3://bucket/runs  " in table
     assert "--store" not in ui  # its pages are the home's
 

@@ -74,6 +74,8 @@ def test_mistakes_are_told_in_one_line(server: ServerProcess, checkpoint: Path, 
     for command in ("serve", "chat"):
         with pytest.raises(LineageError, match="can't find 'nothing'"):
             rufus(command, "nothing", "--home", tmp_path)
+        with pytest.raises(LineageError, match=r"no config\.json"):
+            rufus(command, tmp_path, "--home", tmp_path)
 
 
 def test_a_key_is_asked_for_and_stopping_gives_what_there_is(checkpoint: Path) -> None:
