@@ -6,10 +6,10 @@ import os
 import random
 
 import torch
-from rufus_core.rollout.gguf import load_gguf
 
 from benchmarks.decoding import PEER, compare, requests_for, tell_costs
 from rufus_core.recipe.base_files import gguf_file
+from rufus_core.rollout.gguf import load_gguf
 from rufus_core.settings import GgufSettings
 from rufus_core.types import Message
 
