@@ -28,4 +28,7 @@ def find_checkpoint(text: str, home: Path | None, shared: str | None) -> tuple[s
     if store.changes(ref.record, trust_cache=True):
         what = f"{ref.record.id} is not in the store as its record says"
         raise LineageError(what, where=str(store.root), hint=f"rufus verify {ref.record.id}")
+    if not (ref.folder / "config.json").exists():
+        what = f"{ref.record.id} is no checkpoint: its kind is {ref.record.kind}"
+        raise LineageError(what, hint="name a stage, a stage and step (coding_rl@12), or `base`")
     return text, ref.folder

@@ -170,9 +170,13 @@ def read_rollout(path: Path, number: int) -> StoredRollout:
 
 def _opened(path: Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path)
+        file = pq.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as error:
         raise LineageError("these rollouts can't be read", where=str(path), hint="rufus verify") from error
+    if file.schema_arrow.names != _SCHEMA.names:
+        hint = "train anew with `rufus run --force STAGE`, or read the file with another program"
+        raise LineageError("another version of Rufus-Air wrote these rollouts", where=str(path), hint=hint)
+    return file
 
 
 def _row(rollout: StoredRollout) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -189,6 +190,21 @@ def test_one_of_many_is_read_from_its_place(tmp_path: Path) -> None:
 def test_what_does_not_fit_its_tokens_is_refused(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"rollout 3/0/0.*3 tokens"):
         write_rollouts(tmp_path / "a.parquet", [rollout(**changes)])
+
+
+@pytest.mark.parametrize(
+    "reads",
+    [read_facts, lambda path: list(read_rollouts(path)), lambda path: read_rollout(path, 0)],
+    ids=["facts", "all", "one"],
+)
+def test_rollouts_with_other_columns_are_told(tmp_path: Path, reads: Callable[[Path], object]) -> None:
+    path = tmp_path / "a.parquet"
+    write_rollouts(path, [rollout()])
+    table = pq.read_table(path)
+    for other in (table.drop_columns("num_calls"), table.append_column("mood", pa.array(["good"]))):
+        pq.write_table(other, path)
+        with pytest.raises(LineageError, match=r"a\.parquet: another version of Rufus-Air wrote these rollouts"):
+            reads(path)
 
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
