@@ -98,6 +98,8 @@ def show(
     folder = fetch(store, record)
     group = None
     if rollout is not None:
+        if step is not None or sample is not None:
+            raise RufusError("a rollout's name says its step and sample", hint="leave out --step and --sample")
         step, group, sample = _parsed_id(rollout)
     admits = _bound(reward)
     facts = _read(record, folder, step)

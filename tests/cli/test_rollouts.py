@@ -203,6 +203,7 @@ def test_json_of_the_table_has_the_facts_and_of_one_all(home, training):
         (["if_rl", "--reward", ">9"], r"none of the 12 rollouts matches \(2 problems, rewards from 0 to 1, ended by"),
         (["if_rl", "9/0/0"], "there is no step 9"),
         (["if_rl", "1/7/0"], "none of the 4 rollouts matches"),
+        (["if_rl", "1/0/0", "--step", "2"], r"a rollout's name says its step and sample \(leave out --step"),
         (["if_rl", "first"], r"'first' names no rollout \(step/group/sample, as the table shows"),
         (["if_rl", "--reward", "high"], "--reward: 'high' is no bound of a reward"),
         (["if_rl", "--stage", "rlhf"], r"goes back to no training of rlhf \(there are: if_rl, sft\)"),
