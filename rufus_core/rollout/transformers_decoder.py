@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
@@ -22,7 +22,8 @@ class TransformersDecoder:
     """A copy of a model, as of the last `load`.
 
     Raises:
-        EngineError: its layers keep something else than keys and values of every position.
+        EngineError: its layers keep something else than keys and values of every position, or its logits are more than
+            a product of the last hidden states.
     """
 
     moe_layers: tuple[int, ...] = ()  # routing is recorded by `Decoder` alone
@@ -35,6 +36,7 @@ class TransformersDecoder:
                 f"this engine serves full attention, and a {config.model_type} model keeps {', '.join(sorted(kinds))}"
             )
         self._model = copy.deepcopy(model).eval()
+        self._check_head()
         heads = int(config.num_attention_heads)
         self.cache_shape = CacheShape(
             layers=int(config.num_hidden_layers),
@@ -45,12 +47,23 @@ class TransformersDecoder:
     def load(self, model: PreTrainedModel) -> None:
         """Take over another model's weights; it has the same shape."""
         with torch.no_grad():
-            for own, new in zip(self._model.parameters(), model.parameters(), strict=True):
-                own.copy_(new)
+            for kind in (nn.Module.parameters, nn.Module.buffers):  # a router's bias is a buffer
+                for own, new in zip(kind(self._model), kind(model), strict=True):
+                    own.copy_(new)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         logits_NV: Tensor = self._model.get_output_embeddings()(hidden_ND).float()
         return logits_NV
+
+    def _check_head(self) -> None:
+        """Some families scale logits, or bound them, by rules of their own."""
+        ids_1N = torch.arange(min(8, int(self._model.config.get_text_config().vocab_size)))[None]
+        with torch.inference_mode():
+            own_NV = self._model(input_ids=ids_1N, use_cache=False).logits[0].float()
+            plain_NV = self.logits(self._model.base_model(input_ids=ids_1N, use_cache=False).last_hidden_state[0])
+        if not torch.allclose(own_NV, plain_NV, rtol=1e-3, atol=1e-3, equal_nan=True):
+            kind = self._model.config.model_type
+            raise EngineError(f"this engine takes logits as the head gives them, and a {kind} model changes them")
 
     def forward(self, cache: RowCache, ids_B: Tensor, positions_B: Tensor, pieces: Sequence[Piece]) -> Tensor:
         """As `Decoder.forward`: hidden states [N, D] of a token of each of the first B rows, then of each piece."""
@@ -86,6 +99,6 @@ class _HeldLayer(DynamicLayer):  # type: ignore[misc]
 
     def update(self, key_states: Tensor, value_states: Tensor, *_args: Any, **_kwargs: Any) -> tuple[Tensor, Tensor]:
         new_BN2Gd = torch.stack([key_states, value_states], dim=1).permute(0, 3, 1, 2, 4)
-        self._held_RT2Gd[self._rows_B[:, None], self._positions_BN] = new_BN2Gd
-        keys, values = self._held_RT2Gd[self._rows_B, : self._width].permute(2, 0, 3, 1, 4)
+        self._held_RT2Gd[self._rows_B[:, None], self._positions_BN] = new_BN2Gd.float()
+        keys, values = self._held_RT2Gd[self._rows_B, : self._width].to(key_states.dtype).permute(2, 0, 3, 1, 4)
         return keys, values

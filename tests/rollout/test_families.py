@@ -129,6 +129,28 @@ def test_a_model_that_forgets_is_refused() -> None:
         EmbeddedEngine(model)
 
 
+@pytest.mark.parametrize(("kind", "change"), [("granite", {"logits_scaling": 8.0}), ("cohere", {"logit_scale": 0.06})])
+def test_a_model_that_changes_its_heads_logits_is_refused(kind: str, change: dict[str, Any]) -> None:
+    with pytest.raises(EngineError, match=f"takes logits as the head gives them, and a {kind} model changes them"):
+        EmbeddedEngine(make(kind, change))
+
+
+def test_weights_of_half_precision_are_served_and_replaced_with_their_routers_bias() -> None:
+    old, new = (make("glm4_moe", EXPERTS).to(torch.bfloat16) for _ in range(2))
+    for name, buffer in new.named_buffers():
+        if name.endswith("e_score_correction_bias"):
+            buffer.neg_()
+    [prompt] = prompts([20], vocabulary=300)
+    wanted = request(prompt, temperature=0.0)
+    engine = EmbeddedEngine(old)
+    [before] = engine.generate([wanted])
+    assert before.output_logprobs == pytest.approx(full_logprobs(old, prompt, before.output_ids), abs=0.2)
+    engine.load_weights(new, "0")
+    [after] = engine.generate([wanted])
+    assert after == EmbeddedEngine(new).generate([wanted])[0]
+    assert after.output_logprobs != before.output_logprobs
+
+
 def test_log_probs_of_a_prompt_and_the_most_likely_tokens() -> None:
     model = make("llama", {})
     engine = EmbeddedEngine(model, 4)
