@@ -27,6 +27,7 @@ from rufus_core.rollout.weights import has_known_layers
 
 _SORTING_STEPS = 8  # after which rows may be sorted by length again
 _LEAST = torch.finfo(torch.float32).tiny  # a probability below it may have become 0
+_COLDEST = 1e-6  # temperature but for 0, below which logits leave their range
 _PREFILL_TOKENS = 4096  # of prompts, put through the model at once
 
 
@@ -349,8 +350,8 @@ def _fault(params: SamplingParams) -> str | None:
     """What is wrong with sampling parameters."""
     if params.max_new_tokens < 1:
         return f"max_new_tokens must be at least 1, not {params.max_new_tokens}"
-    if not (math.isfinite(params.temperature) and params.temperature >= 0):
-        return f"temperature must be a number from 0 on, not {params.temperature}"
+    if not (params.temperature == 0 or _COLDEST <= params.temperature < math.inf):
+        return f"temperature must be 0 or a number from {_COLDEST} on, not {params.temperature}"
     if not 0 < params.top_p <= 1:
         return f"top_p must be above 0 and at most 1, not {params.top_p}"
     if params.top_k < 1 and params.top_k != -1:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from rufus_core.errors import EngineError
 from rufus_core.ports import SamplingParams
 
 _SMALL = 4096  # tokens of a vocabulary that is summed in one go
@@ -28,11 +29,16 @@ def sample(logits_BV: Tensor, params: Sequence[SamplingParams], uniform: Sequenc
 
     Probabilities are those at the sampling temperature, before top-p and top-k, as in SGLang; at temperature 0 the most
     likely token is taken and probabilities are those of temperature 1.
+
+    Raises:
+        EngineError: logits aren't finite.
     """
     temperatures = [p.temperature or 1.0 for p in params]
     if temperatures.count(1.0) < len(temperatures):
         logits_BV = logits_BV / torch.tensor(temperatures)[:, None]
     probs_BV = drawn_from_BV = torch.softmax(logits_BV, dim=-1)
+    if probs_BV[:, 0].isnan().any():  # one infinity or NaN makes all of a row NaN
+        raise EngineError("the model's logits aren't finite", hint="its weights are damaged, or training has diverged")
     if any(p.top_p < 1 or p.top_k > 0 for p in params):
         drawn_from_BV = _truncated(probs_BV, params)
     tokens_B = _draw(drawn_from_BV, torch.tensor(uniform, dtype=torch.float64))
@@ -69,7 +75,7 @@ def _truncated(probs_BV: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     """Zero outside of top-p (the smallest set of most likely tokens with that mass) and of top-k; not normalised."""
     vocabulary = probs_BV.shape[1]
     top_p_B = torch.tensor([p.top_p for p in params], dtype=torch.float64)
-    top_k_B = torch.tensor([p.top_k if p.top_k > 0 else vocabulary for p in params])
+    top_k_B = torch.tensor([min(p.top_k, vocabulary) if p.top_k > 0 else vocabulary for p in params])
     sorted_BV, order_BV = probs_BV.sort(dim=-1, descending=True, stable=True)
     before_BV = sorted_BV.double().cumsum(-1) - sorted_BV  # mass of everything more likely
     keep_BV = (before_BV < top_p_B[:, None]) & (torch.arange(vocabulary) < top_k_B[:, None])

@@ -76,6 +76,27 @@ def test_loaded_weights_and_their_version_are_used(tiny_policy: Policy) -> None:
     assert (before.weight_version, after.weight_version) == ("0", "1")
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_not_finite_are_an_error(tiny_policy: Policy, value: float, temperature: float) -> None:
+    model = copy.deepcopy(tiny_policy.model)
+    with torch.no_grad():
+        model.lm_head.weight[5] = value
+    with pytest.raises(EngineError, match="logits aren't finite"):
+        EmbeddedEngine(model).generate([request(temperature=temperature)])
+
+
+@pytest.mark.parametrize("temperature", [-1.0, 1e-46, 1e-7, float("inf"), float("nan")])
+def test_a_temperature_that_logits_cannot_be_divided_by_is_refused(engine: EmbeddedEngine, temperature: float) -> None:
+    with pytest.raises(EngineError, match="temperature must be 0 or a number from 1e-06 on"):
+        engine.generate([request(temperature=temperature)])
+
+
+def test_more_than_all_tokens_are_all(engine: EmbeddedEngine) -> None:
+    limited, free = engine.generate([request(top_k=2**70), request()])
+    assert (limited.output_ids, limited.output_logprobs) == (free.output_ids, free.output_logprobs)
+
+
 def test_no_requests_no_results(engine: EmbeddedEngine) -> None:
     assert engine.generate([]) == []
 
