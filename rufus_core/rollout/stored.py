@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,34 +150,40 @@ def write_rollouts(path: Path, rollouts: Iterable[StoredRollout]) -> None:
 
 def read_facts(path: Path) -> list[RolloutFacts]:
     """What a step's file says of its rollouts, in sampling order; no token is read. Raises LineageError."""
-    table = _opened(path).read(columns=_FACTS)
-    return [RolloutFacts(**_facts(row)) for row in table.to_pylist(maps_as_pydicts="strict")]
+    with _readable(path) as file:
+        table = file.read(columns=_FACTS)
+        return [RolloutFacts(**_facts(row)) for row in table.to_pylist(maps_as_pydicts="strict")]
 
 
 def read_rollouts(path: Path) -> Iterator[StoredRollout]:
     """The rollouts of a step's file in sampling order, some at a time. Raises LineageError."""
-    file = _opened(path)
-    for number in range(file.num_row_groups):
-        for row in file.read_row_group(number).to_pylist(maps_as_pydicts="strict"):
-            yield _rollout(row)
+    with _readable(path) as file:
+        for number in range(file.num_row_groups):
+            for row in file.read_row_group(number).to_pylist(maps_as_pydicts="strict"):
+                yield _rollout(row)
 
 
 def read_rollout(path: Path, number: int) -> StoredRollout:
     """The rollout at a place in a step's file, from 0. Raises LineageError, and IndexError where there is none."""
     group, place = divmod(number, _ROWS_READ_AT_ONCE)
-    row = _opened(path).read_row_group(group).slice(place, 1).to_pylist(maps_as_pydicts="strict")[0]
-    return _rollout(row)
+    with _readable(path) as file:
+        if 0 <= number < file.metadata.num_rows:
+            [row] = file.read_row_group(group).slice(place, 1).to_pylist(maps_as_pydicts="strict")
+            return _rollout(row)
+    raise IndexError(f"there is no rollout {number} in {path.name}")
 
 
-def _opened(path: Path) -> pq.ParquetFile:
+@contextmanager
+def _readable(path: Path) -> Iterator[pq.ParquetFile]:
+    """An open file. Damage shows when it is opened, when a page is decoded, or in what it says."""
     try:
         file = pq.ParquetFile(path)
-    except (OSError, pa.ArrowInvalid) as error:
+        if file.schema_arrow.names != _SCHEMA.names:
+            hint = "train anew with `rufus run --force STAGE`, or read the file with another program"
+            raise LineageError("another version of Rufus-Air wrote these rollouts", where=str(path), hint=hint)
+        yield file
+    except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
         raise LineageError("these rollouts can't be read", where=str(path), hint="rufus verify") from error
-    if file.schema_arrow.names != _SCHEMA.names:
-        hint = "train anew with `rufus run --force STAGE`, or read the file with another program"
-        raise LineageError("another version of Rufus-Air wrote these rollouts", where=str(path), hint=hint)
-    return file
 
 
 def _row(rollout: StoredRollout) -> dict[str, Any]:

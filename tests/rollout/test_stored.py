@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -176,6 +177,9 @@ def test_one_of_many_is_read_from_its_place(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     write_rollouts(path, [rollout(group=number // 8, sample_index=number % 8) for number in range(200)])
     assert [read_rollout(path, place).id for place in (0, 63, 64, 199)] == ["3/0/0", "3/7/7", "3/8/0", "3/24/7"]
+    for place in (-1, 200, 256):
+        with pytest.raises(IndexError, match=f"there is no rollout {place} in a.parquet"):
+            read_rollout(path, place)
 
 
 @pytest.mark.parametrize(
@@ -205,6 +209,23 @@ def test_rollouts_with_other_columns_are_told(tmp_path: Path, reads: Callable[[P
         pq.write_table(other, path)
         with pytest.raises(LineageError, match=r"a\.parquet: another version of Rufus-Air wrote these rollouts"):
             reads(path)
+
+
+def test_damage_anywhere_is_told_if_it_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    write_rollouts(path, [rollout(sample_index=number) for number in range(80)])
+    whole, rng, told = path.read_bytes(), random.Random(1), 0
+    for _ in range(60):
+        damaged = bytearray(whole)
+        for _ in range(3):
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+        path.write_bytes(damaged)
+        for read in (read_facts, lambda path: list(read_rollouts(path)), lambda path: read_rollout(path, 70)):
+            try:
+                read(path)
+            except LineageError:
+                told += 1
+    assert told > 60
 
 
 def test_a_damaged_file_is_told(tmp_path: Path) -> None:
