@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -80,6 +81,26 @@ def test_weights_of_another_shape(copied: Path) -> None:
 @pytest.mark.parametrize("text", ["{", '{"model_type": "no_such_model"}'])
 def test_a_damaged_configuration(copied: Path, text: str) -> None:
     (copied / "config.json").write_text(text)
+    with pytest.raises(LineageError, match="can't load a policy"):
+        load_policy(copied)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("config.json", {"hidden_size": "x"}),
+        ("config.json", {"num_attention_heads": 0}),
+        ("config.json", {"dtype": "zzz"}),
+        ("config.json", {"quantization_config": 3}),
+        ("config.json", None),
+        ("tokenizer.json", []),
+        ("tokenizer_config.json", []),
+        ("generation_config.json", []),
+    ],
+)
+def test_a_file_that_says_something_else(copied: Path, name: str, change: Any) -> None:
+    path = copied / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | change if isinstance(change, dict) else change))
     with pytest.raises(LineageError, match="can't load a policy"):
         load_policy(copied)
 
