@@ -40,7 +40,8 @@ def serve(
     """Serve a checkpoint until Ctrl-C: SGLang's native endpoints and OpenAI's chat completions."""
     from rufus_core.cli.checkpoint import find_checkpoint
     from rufus_core.errors import ConfigError
-    from rufus_core.rollout.server.run import ServerOptions, is_loopback
+    from rufus_core.rollout.server.loopback import is_loopback
+    from rufus_core.rollout.server.run import ServerOptions
     from rufus_core.rollout.server.run import serve as serve_until_told
 
     if not is_loopback(host) and not expose:

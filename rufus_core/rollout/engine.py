@@ -210,7 +210,7 @@ class EmbeddedEngine:
         """
         self._clock += 1
         with torch.inference_mode():
-            told = [Progress(r.rid, [], [], r, self.weight_version) for r in self._end_aborted()]
+            told = self.end_aborted()
             self._sort()
             drawing = len(self._running)
             first, *others = _cut(self._admit()) or [[]]
@@ -220,6 +220,17 @@ class EmbeddedEngine:
                     self._forward(0, batch)
                 told += self._draw(hidden_ND[:drawing])
         return told
+
+    def end_aborted(self) -> list[Progress]:
+        """What a step does first: tell what has become of aborted requests. Nothing is drawn."""
+        if not self._aborted:
+            return []
+        self._aborted = False
+        results = [self._result(s, None) for s in self._waiting if s.ended]
+        self._waiting = deque(s for s in self._waiting if not s.ended)
+        with torch.inference_mode():
+            results += self._end([row for row, sequence in enumerate(self._running) if sequence.ended])
+        return [Progress(result.rid, [], [], result, self.weight_version) for result in results]
 
     def _sort(self) -> None:
         if self._clock % _SORTING_STEPS == 0 and (order := self._cache.sort(len(self._running))):
@@ -301,14 +312,6 @@ class EmbeddedEngine:
         for row, result in zip(ended, self._end(ended), strict=True):
             progress[row] = progress[row]._replace(result=result)
         return progress
-
-    def _end_aborted(self) -> list[GenerateResult]:
-        if not self._aborted:
-            return []
-        self._aborted = False
-        results = [self._result(s, None) for s in self._waiting if s.ended]
-        self._waiting = deque(s for s in self._waiting if not s.ended)
-        return results + self._end([row for row, sequence in enumerate(self._running) if sequence.ended])
 
     def _end(self, rows: Sequence[int]) -> list[GenerateResult]:
         """Results of what is in these rows, which go to the end and are kept as long as there is room."""

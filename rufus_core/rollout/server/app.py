@@ -15,6 +15,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from rufus_core.errors import EngineError, TemplateError
+from rufus_core.rollout.server.loopback import is_loopback
 from rufus_core.rollout.server.native import Native
 from rufus_core.rollout.server.openai import OpenAI
 from rufus_core.rollout.server.refusal import Refusal, error_response
@@ -23,8 +24,11 @@ from rufus_core.rollout.server.served import Served
 _OPEN_PATHS = ("/health", "/health_generate")  # as in SGLang, they need no key
 
 
-def make_app(served: Served, api_key: str | None = None) -> Starlette:
-    """The application. Its engine's thread runs from startup to shutdown."""
+def make_app(served: Served, api_key: str | None = None, only_local: bool = True) -> Starlette:
+    """The application. Its engine's thread runs from startup to shutdown.
+
+    `only_local`: requests must be addressed to this machine by one of its own names.
+    """
     native, openai = Native(served), OpenAI(served)
 
     @asynccontextmanager
@@ -52,17 +56,41 @@ def make_app(served: Served, api_key: str | None = None) -> Starlette:
     ]
     app = Starlette(
         routes=routes,
-        middleware=[Middleware(_Key, api_key=api_key)] if api_key else [],
+        middleware=[
+            *([Middleware(_Local)] if only_local else []),
+            *([Middleware(_Key, api_key=api_key)] if api_key else []),
+        ],
         exception_handlers={
             HTTPException: _http_error,
             EngineError: _engine_error,
             TemplateError: _engine_error,
+            RecursionError: _too_deep,
             Exception: _own_error,
         },
         lifespan=lifespan,
     )
     app.router.redirect_slashes = False  # an unknown path is one
     return app
+
+
+class _Local:
+    """Refuses other hosts' names: a page in a browser whose name was bent to this machine sends its own."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            host = dict(scope["headers"]).get(b"host", b"localhost").decode("latin-1")
+            if not is_loopback(_without_port(host.lower())):
+                what = f"this server is for its own machine, and not reached as {host!r}"
+                await error_response(421, what, "host")(scope, receive, send)
+                return
+        await self._app(scope, receive, send)
+
+
+def _without_port(host: str) -> str:
+    return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
 class _Key:
@@ -90,6 +118,11 @@ async def _engine_error(_request: Request, error: Exception) -> Response:
     if isinstance(error, Refusal):
         return error_response(error.status, str(error), error.param)
     return error_response(400, str(error))
+
+
+async def _too_deep(_request: Request, _error: Exception) -> Response:
+    """JSON that could be read may still be too deep for what checks it, or for the chat template."""
+    return error_response(400, "the body is nested too deeply", "body")
 
 
 async def _own_error(_request: Request, error: Exception) -> Response:

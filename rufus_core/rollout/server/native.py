@@ -40,7 +40,7 @@ class Native:
         self._served, self._service = served, served.service
 
     async def generate(self, request: Request) -> Response:
-        items, batch = generate_inputs(await read_json(request, self._served.most_bytes))
+        items, batch = generate_inputs(await read_json(request, self._served.most_bytes), self._service.most_in_flight)
         jobs: list[tuple[GenerateInput, GenerateRequest]] = []
         for item in items:
             jobs += [(item, each) for each in engine_requests(item, self._prompt_ids(item), self._served.limits)]

@@ -174,30 +174,42 @@ class Limits:
     eos_ids: tuple[int, ...]
 
 
-def generate_inputs(body: dict[str, Json]) -> tuple[list[GenerateInput], bool]:
-    """The prompts of a body, and whether it was a batch. Raises Refusal.
+def generate_inputs(body: dict[str, Json], most: int) -> tuple[list[GenerateInput], bool]:
+    """The prompts of a body, and whether it was a batch. Raises Refusal; `most` samples may be asked for in all.
 
     In a batch the fields of `_PER_ITEM` may be lists, one entry a prompt, or one value for all. One rid is a prefix.
     """
     prompts = body.get("input_ids") if body.get("text") is None else body["text"]
     nested = isinstance(prompts, list) and (body.get("text") is not None or (prompts and isinstance(prompts[0], list)))
     if not nested or (body.get("text") is not None and body.get("input_ids") is not None):
-        return [validated(GenerateInput, body)], False
+        return _counted([validated(GenerateInput, body)], most), False
     if not prompts:
         raise Refusal("a batch without prompts", param="text")
+    if len(prompts) > most:  # before any work is done for them
+        raise Refusal(f"{len(prompts)} prompts in one batch: at most {most}", param=_prompts_field(body))
     for field in _PER_ITEM:
         if isinstance(body.get(field), list) and len(body[field]) != len(prompts):
             raise Refusal(f"{len(body[field])} entries for {len(prompts)} prompts", param=field)
     items = []
     for i, prompt in enumerate(prompts):
-        item = dict(body) | {"text" if body.get("text") is not None else "input_ids": prompt}
+        item = dict(body) | {_prompts_field(body): prompt}
         for field in _PER_ITEM:
             if isinstance(body.get(field), list):
                 item[field] = body[field][i]
         if isinstance(body.get("rid"), str):
             item["rid"] = f"{body['rid']}_{i}"
         items.append(validated(GenerateInput, item, _of_item(i)))
-    return items, True
+    return _counted(items, most), True
+
+
+def _counted(items: list[GenerateInput], most: int) -> list[GenerateInput]:
+    if (count := sum(item.sampling_params.n for item in items)) > most:
+        raise Refusal(f"{count} samples in one request: at most {most}", param="sampling_params.n")
+    return items
+
+
+def _prompts_field(body: dict[str, Json]) -> str:
+    return "input_ids" if body.get("text") is None else "text"
 
 
 def _of_item(i: int) -> Callable[[str], str]:

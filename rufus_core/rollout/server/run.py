@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import ipaddress
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from rufus_core.errors import ConfigError, PortInUse
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.rollout.server.app import make_app
+from rufus_core.rollout.server.loopback import is_loopback
 from rufus_core.rollout.server.served import Served
 from rufus_core.rollout.server.service import EngineService
 
@@ -55,7 +55,7 @@ def serve(folder: Path, name: str, options: ServerOptions, ready: Callable[[str]
         transformers_logging.set_verbosity_error()  # what clients send is told to them, not to whoever serves
         policy = load_policy(folder)
         service = make_service(policy, options.max_batch, options.most_in_flight, options.context)
-        app = make_app(Served(service, policy, name, str(folder)), options.api_key)
+        app = make_app(Served(service, policy, name, str(folder)), options.api_key, is_loopback(options.host))
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=_GRACE_SECONDS)
         host, port = listener.getsockname()[:2]
         ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
@@ -92,11 +92,3 @@ def bind(host: str, port: int) -> socket.socket:
             raise PortInUse(f"port {port} is taken by another program", hint=hint) from error
         raise ConfigError(f"can't serve on {host} port {port}: {error.strerror}", hint=hint) from error
     return listener
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a server on this host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

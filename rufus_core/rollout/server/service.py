@@ -19,6 +19,7 @@ from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.rollout.server.refusal import Refusal
 
 ValueT = TypeVar("ValueT")
+_WHERE_FROM = {"_name_or_path", "transformers_version", "dtype", "architectures", "use_cache"}  # of a configuration
 PauseMode = Literal["abort", "retract", "in_place"]
 
 
@@ -90,7 +91,7 @@ class EngineService:
     """
 
     def __init__(self, engine: EmbeddedEngine, policy: Policy, most_in_flight: int = 1024) -> None:
-        self._engine, self._policy, self._most_in_flight = engine, policy, most_in_flight
+        self._engine, self._policy, self.most_in_flight = engine, policy, most_in_flight
         self.context_length, self.vocab_size = engine.context_length, engine.vocab_size
         self.counts = Counts()
         self._wake = threading.Condition()
@@ -210,7 +211,11 @@ class EngineService:
         Raises:
             RufusError: the folder holds no policy, or one of another make. The old weights stay.
         """
-        if not path.is_dir():
+        try:
+            found = path.is_dir()
+        except OSError:  # a name that is too long, a folder that is closed to this user
+            found = False
+        if not found:
             raise LineageError("no such directory", where=str(path), hint="name a directory of this machine")
         async with self._updating:
             policy = await asyncio.to_thread(load_policy, path)
@@ -272,11 +277,11 @@ class EngineService:
         if not self._in_flight or self._failure is not None:
             return False
         # A pause holds what would sample on; what was aborted only waits to be told.
-        return not self._paused or all(each._aborting for each in self._in_flight.values())
+        return not self._paused or any(each._aborting for each in self._in_flight.values())
 
     def _step(self) -> None:
         try:
-            news = self._engine.step()
+            news = self._engine.end_aborted() if self._paused else self._engine.step()
         except Exception as error:  # noqa: BLE001 - whatever broke the engine, nobody may wait for it for ever
             self._fail(error)
             return
@@ -307,9 +312,9 @@ class EngineService:
     def _add(self, generations: Sequence[Generation]) -> None:
         if self._failure is not None:
             raise Refusal(str(self._failure), status=503)
-        if len(generations) > self._most_in_flight:
-            raise Refusal(f"{len(generations)} prompts in one batch: at most {self._most_in_flight}", param="input_ids")
-        if len(self._in_flight) + len(generations) > self._most_in_flight:
+        if len(generations) > self.most_in_flight:
+            raise Refusal(f"{len(generations)} samples in one request: at most {self.most_in_flight}", param="n")
+        if len(self._in_flight) + len(generations) > self.most_in_flight:
             raise Refusal("the request queue is full", status=503)
         rids = [each.request.rid for each in generations]
         for rid in rids:
@@ -354,11 +359,19 @@ def _check_same_make(old: Policy, new: Policy, path: Path) -> None:
         k: v.shape for k, v in new.model.state_dict().items()
     }:
         what = "its weights have other names or shapes than those that are served"
+    elif other := _other_settings(old, new):
+        what = f"its configuration differs in {', '.join(other)} from the one that is served"
     elif old.chat.tokenizer.get_vocab() != new.chat.tokenizer.get_vocab():
         what = "its tokenizer has another vocabulary than the one that is served"
     else:
         return
     raise EngineError(what, where=str(path), hint="start a server of its own for it")
+
+
+def _other_settings(old: Policy, new: Policy) -> list[str]:
+    """What a model computes by beside its weights, such as the base of its positions, where it isn't the same."""
+    olds, news = (policy.model.config.to_dict() for policy in (old, new))
+    return sorted(key for key in {*olds, *news} - _WHERE_FROM if olds.get(key) != news.get(key))
 
 
 def _next_version(version: str) -> str:

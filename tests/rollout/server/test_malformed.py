@@ -9,10 +9,12 @@ import asyncio
 import http.client
 import json
 import os
+from typing import Any
 
 import httpx
+import pytest
 
-from tests.rollout.server.malformed import Malformed, malformed_requests, native_body
+from tests.rollout.server.malformed import Malformed, chat_body, malformed_requests, native_body
 from tests.rollout.server.process import ServerProcess
 
 COUNT = int(os.environ.get("RUFUS_MALFORMED", "2000"))
@@ -57,6 +59,42 @@ def test_every_malformed_request_is_refused_by_name(server: ServerProcess) -> No
     faults = asyncio.run(send_all())
     assert not faults, f"{len(faults)} of {COUNT}:\n" + "\n".join(faults[:20])
     server.assert_quiet()
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"input_ids": [[98]] * 1025}, "input_ids"),
+        ({"text": ["hello"] * 1025}, "text"),
+        ({"input_ids": [[98]] * 9, "sampling_params": {"n": 128}}, "sampling_params.n"),
+    ],
+)
+def test_more_samples_than_may_be_in_flight_are_refused(server: ServerProcess, body: Any, param: str) -> None:
+    response = httpx.post(f"{server.url}/generate", json=body, timeout=60.0)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+    assert "at most 1024" in response.json()["error"]["message"]
+
+
+def test_json_that_is_too_deep_for_the_chat_template_is_refused(server: ServerProcess) -> None:
+    deep: list[Any] = []
+    for _ in range(900):
+        deep = [deep]
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"deep": deep}}}
+    response = httpx.post(f"{server.url}/v1/chat/completions", json={**chat_body(), "tools": [tool]}, timeout=60.0)
+    assert response.status_code == 400
+    assert "nested too deeply" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "192.168.0.9", ""])
+def test_a_host_by_another_name_is_refused(server: ServerProcess, host: str) -> None:
+    response = httpx.get(f"{server.url}/model_info", headers={"host": host})
+    assert (response.status_code, response.json()["error"]["param"]) == (421, "host")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:30000", "127.0.0.1", "127.0.0.1:1", "[::1]", "[::1]:30000"])
+def test_this_machine_has_several_names(server: ServerProcess, host: str) -> None:
+    assert httpx.get(f"{server.url}/model_info", headers={"host": host}).status_code == 200
 
 
 def test_a_body_that_is_too_large_is_refused_before_it_is_sent(server: ServerProcess) -> None:

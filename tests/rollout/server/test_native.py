@@ -138,6 +138,7 @@ def test_several_samples_of_one_prompt_draw_from_the_seeds_that_follow(http: htt
     three = generate(http, sampling_params={**params, "n": 3, "sampling_seed": 10})
     each = [generate(http, sampling_params={**params, "sampling_seed": seed}) for seed in (10, 11, 12)]
     assert [reply["output_ids"] for reply in three] == [reply["output_ids"] for reply in each]
+    params |= {"temperature": 100.0, "max_new_tokens": 20}  # all tokens about as likely
     [[one], [two]] = [generate(http, input_ids=[PROMPT], sampling_params=params) for _ in range(2)]
     assert one["output_ids"] != two["output_ids"]  # without a seed, another one each time
 
@@ -261,6 +262,27 @@ def test_a_pause_that_aborts_ends_what_runs(http: httpx.Client) -> None:
     http.post("/continue_generation")
 
 
+def test_an_abort_is_told_during_a_pause_that_holds_others(server: ServerProcess, http: httpx.Client) -> None:
+    with streamed(http, sampling_params=LONG, rid="stays") as other:
+        stays = events(other)
+        next(stays)
+        with streamed(http, sampling_params=LONG, rid="goes") as response:
+            goes = events(response)
+            next(goes)
+            http.post("/pause_generation", json={"mode": "in_place"})
+            http.post("/abort_request", json={"rid": "goes"})
+            *_, last = goes
+        assert last["meta_info"]["finish_reason"]["type"] == "abort"
+        assert (server.load()["num_running"], server.load()["paused"]) == (1, True)
+        with streamed(http, sampling_params=LONG):
+            server.until(num_waiting=1)
+        server.until(num_waiting=0)  # whose client has gone
+        http.post("/continue_generation")
+        http.post("/abort_request", json={"rid": "stays"})
+        *_, last = stays
+    assert last["meta_info"]["finish_reason"]["type"] == "abort"
+
+
 def test_new_weights_come_with_a_new_version(
     http: httpx.Client, policy: Policy, checkpoint: Path, tmp_path: Path
 ) -> None:
@@ -303,7 +325,17 @@ def test_weights_of_another_make_are_refused(
     version = http.get("/model_info").json()["weight_version"]
     tiny_policy.save(tmp_path / "tiny")
     (tmp_path / "empty").mkdir()
-    for folder, reason in (("tiny", "other names or shapes"), ("empty", "can't load"), ("none", "no such directory")):
+    turned = copy.deepcopy(policy.model)
+    turned.config.rope_parameters = {**turned.config.rope_parameters, "rope_theta": 77.0}
+    Policy(turned, policy.chat).save(tmp_path / "turned")
+    reasons = {
+        "tiny": "other names or shapes",
+        "turned": "its configuration differs in rope_parameters",
+        "empty": "can't load",
+        "none": "no such directory",
+        "n" * 300: "no such directory",
+    }
+    for folder, reason in reasons.items():
         response = http.post("/update_weights_from_disk", json={"model_path": str(tmp_path / folder)})
         assert (response.status_code, response.json()["success"]) == (400, False)
         assert reason in response.json()["message"]
