@@ -29,6 +29,7 @@ _SORTING_STEPS = 8  # after which rows may be sorted by length again
 _LEAST = torch.finfo(torch.float32).tiny  # a probability below it may have become 0
 _COLDEST = 1e-6  # temperature but for 0, below which logits leave their range
 _PREFILL_TOKENS = 4096  # of prompts, put through the model at once
+_SCORED_TOKENS = 256  # of prompts, whose logits are in memory at once
 
 
 class Progress(NamedTuple):
@@ -282,9 +283,12 @@ class EmbeddedEngine:
         targets = range(max(request.input_logprobs_from, piece.start + 1), piece.start + len(piece.ids) + 1)
         if not targets:
             return []
-        logits_nV = self._decoder.logits(hidden_nD[targets.start - 1 - piece.start :])
         ids_n1 = torch.tensor([request.input_ids[t] for t in targets])[:, None]
-        logprobs: list[float] = torch.log_softmax(logits_nV, dim=-1).gather(-1, ids_n1)[:, 0].tolist()
+        logprobs: list[float] = []
+        scored_nD = hidden_nD[targets.start - 1 - piece.start :]
+        parts = zip(torch.split(scored_nD, _SCORED_TOKENS), torch.split(ids_n1, _SCORED_TOKENS), strict=True)
+        for part_nD, part_n1 in parts:
+            logprobs += torch.log_softmax(self._decoder.logits(part_nD), dim=-1).gather(-1, part_n1)[:, 0].tolist()
         return logprobs
 
     def _draw(self, hidden_BD: Tensor) -> list[Progress]:
