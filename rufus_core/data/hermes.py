@@ -25,7 +25,7 @@ def unwrap_hermes(conversation: Conversation) -> Conversation:
             schema for m in conversation.messages if m.role == "system" for schema in _schemas(m.content)
         )
         messages = tuple(part for message in conversation.messages for part in _unwrap(message, bool(tools)))
-    except (DataError, ValueError):
+    except (DataError, ValueError, RecursionError):
         return conversation
     return conversation.model_copy(update={"messages": messages, "tools": tools})
 

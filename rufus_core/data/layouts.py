@@ -191,7 +191,7 @@ def _decoded(value: Json, where: str) -> Json:
         return value
     try:
         return json.loads(value)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"the text isn't valid JSON: {error}", where=where) from error
 
 

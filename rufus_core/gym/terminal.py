@@ -159,7 +159,7 @@ def _parse_reward(data: bytes) -> float | None:
     """A number, or a JSON object with `reward` or with a single entry."""
     try:
         value = json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(value, dict):
         value = value.get("reward", next(iter(value.values())) if len(value) == 1 else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import re
 from collections.abc import Mapping
 
@@ -97,7 +96,7 @@ class OpenAIJudge:
         try:
             content = response.json()["choices"][0]["message"]["content"]
             return read_verdict(content)
-        except (ValueError, KeyError, IndexError, TypeError) as error:
+        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
             raise _NoVerdict(f"unreadable verdict: {error}") from error
 
 
@@ -107,7 +106,7 @@ def read_verdict(reply: str) -> float:
     if found is None:
         raise ValueError("no JSON object")
     score = json.loads(found.group())["score"]
-    if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
+    if isinstance(score, bool) or not isinstance(score, int | float):
         raise ValueError(f"score is {score!r}")
     if not 0.0 <= score <= 1.0:
         raise ValueError(f"score {score} is not in [0, 1]")

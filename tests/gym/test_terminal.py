@@ -183,6 +183,7 @@ def test_what_the_policy_leaves_in_the_tests_place_is_removed(opened, command):
         ("mkfifo $V/reward.txt", 0.0, False),
         ("ln -s /app/one $V/reward.txt", 0.0, False),
         ("yes 1 | head -c 100000 > $V/reward.txt", 0.0, False),
+        ("printf '[%.0s' $(seq 4000) > $V/reward.txt", 0.0, False),
         (": reward.txt", 0.0, False),  # promised and not written: old files don't count
     ],
 )

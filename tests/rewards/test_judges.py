@@ -165,7 +165,14 @@ def test_an_attempt_without_a_verdict_is_repeated(endpoint: Endpoint, bad: tuple
 
 
 @pytest.mark.parametrize(
-    "bad", [(503, "{}"), (200, '{"score": true}'), (200, '{"score": "1"}'), (200, '{"points": 1}')]
+    "bad",
+    [
+        (503, "{}"),
+        (200, '{"score": true}'),
+        (200, '{"score": "1"}'),
+        (200, '{"points": 1}'),
+        pytest.param((200, '{"score": 1' + "0" * 400 + "}"), id="a whole number that no float holds"),
+    ],
 )
 def test_two_retries_then_no_verdict_and_not_zero(endpoint: Endpoint, bad: tuple[int, str]) -> None:
     with pytest.raises(InfrastructureError, match="no verdict"):
