@@ -13,17 +13,18 @@ import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from rufus_core.errors import LineageError
 from rufus_core.types import Fate, Message, Termination, VerdictKind
 
+# pyarrow is imported where it is used: it starts a thread, and a process that forks jobs may have none.
 if TYPE_CHECKING:
     import numpy as np
+    import pyarrow as pa
+    import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
 FOLDER = "rollouts"  # in a training's artifact
@@ -86,31 +87,42 @@ class StoredRollout(RolloutFacts):
 
 
 _FACTS = [each.name for each in fields(RolloutFacts)]
-_SCHEMA = pa.schema(
-    [
-        *(pa.field(name, pa.int32(), nullable=False) for name in ("step", "group", "round", "sample_index")),
-        *(pa.field(name, pa.string(), nullable=False) for name in ("problem_id", "family", "source", "fate", "why")),
-        *(pa.field(name, pa.float64(), nullable=False) for name in ("score", "reward")),
-        pa.field("advantage", pa.float64()),
-        pa.field("passed", pa.bool_(), nullable=False),
-        *(pa.field(name, pa.string(), nullable=False) for name in ("verdict", "reason")),
-        pa.field("extracted", pa.string()),
-        pa.field("reward_parts", pa.map_(pa.string(), pa.float64()), nullable=False),
-        pa.field("termination", pa.string(), nullable=False),
-        *(
-            pa.field(f"num_{name}", pa.int32(), nullable=False)
-            for name in ("calls", "successful_calls", "malformed_calls", "response_tokens", "final_tokens")
-        ),
-        pa.field("weight_version", pa.string(), nullable=False),
-        pa.field("messages", pa.string(), nullable=False),  # JSON
-        pa.field("token_ids", pa.list_(pa.int32()), nullable=False),
-        pa.field("loss_mask", pa.list_(pa.bool_()), nullable=False),
-        pa.field("logprobs", pa.list_(pa.float32()), nullable=False),
-        pa.field("routed_experts", pa.list_(pa.int32())),
-        pa.field("routed_layers", pa.int32()),
-        pa.field("routed_top_k", pa.int32()),
-    ]
-)
+
+
+@cache
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema(
+        [
+            *(pa.field(name, pa.int32(), nullable=False) for name in ("step", "group", "round", "sample_index")),
+            *(
+                pa.field(name, pa.string(), nullable=False)
+                for name in ("problem_id", "family", "source", "fate", "why")
+            ),
+            *(pa.field(name, pa.float64(), nullable=False) for name in ("score", "reward")),
+            pa.field("advantage", pa.float64()),
+            pa.field("passed", pa.bool_(), nullable=False),
+            *(pa.field(name, pa.string(), nullable=False) for name in ("verdict", "reason")),
+            pa.field("extracted", pa.string()),
+            pa.field("reward_parts", pa.map_(pa.string(), pa.float64()), nullable=False),
+            pa.field("termination", pa.string(), nullable=False),
+            *(
+                pa.field(f"num_{name}", pa.int32(), nullable=False)
+                for name in ("calls", "successful_calls", "malformed_calls", "response_tokens", "final_tokens")
+            ),
+            pa.field("weight_version", pa.string(), nullable=False),
+            pa.field("messages", pa.string(), nullable=False),  # JSON
+            pa.field("token_ids", pa.list_(pa.int32()), nullable=False),
+            pa.field("loss_mask", pa.list_(pa.bool_()), nullable=False),
+            pa.field("logprobs", pa.list_(pa.float32()), nullable=False),
+            pa.field("routed_experts", pa.list_(pa.int32())),
+            pa.field("routed_layers", pa.int32()),
+            pa.field("routed_top_k", pa.int32()),
+        ]
+    )
+
+
 _LOGPROBS = "logprobs.list.element"
 _DICTIONARY = [
     *("problem_id", "family", "source", "fate", "why", "verdict", "reason", "extracted", "termination"),
@@ -135,7 +147,10 @@ def write_rollouts(path: Path, rollouts: Iterable[StoredRollout]) -> None:
     Raises:
         ValueError: a rollout's mask, log-probs or routing don't fit its tokens.
     """
-    table = pa.Table.from_pylist([_row(rollout) for rollout in rollouts], schema=_SCHEMA)
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pylist([_row(rollout) for rollout in rollouts], schema=_schema())
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as file:
         pq.write_table(
@@ -176,9 +191,12 @@ def read_rollout(path: Path, number: int) -> StoredRollout:
 @contextmanager
 def _readable(path: Path) -> Iterator[pq.ParquetFile]:
     """An open file. Damage shows when it is opened, when a page is decoded, or in what it says."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         file = pq.ParquetFile(path)
-        if file.schema_arrow.names != _SCHEMA.names:
+        if file.schema_arrow.names != _schema().names:
             hint = "train anew with `rufus run --force STAGE`, or read the file with another program"
             raise LineageError("another version of Rufus-Air wrote these rollouts", where=str(path), hint=hint)
         yield file
