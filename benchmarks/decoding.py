@@ -82,6 +82,36 @@ def compare(model: PreTrainedModel, requests: Sequence[GenerateRequest], batch: 
     return in_turns(lambda: rate(run_ours), lambda: rate(run_peer), "tokens/s", repetitions)
 
 
+def tell_comparison(
+    name: str,
+    model: PreTrainedModel,
+    mixed: Sequence[GenerateRequest],
+    equal: Sequence[GenerateRequest],
+    batch: int,
+    repetitions: tuple[int, int],
+    show_costs: Callable[[], None],
+) -> None:
+    """Compare on requests of mixed and of equal limits, show costs in between, and print the result last."""
+    limits = [request.sampling_params.max_new_tokens for request in mixed]
+    print(f"{min(limits)} to {max(limits)} new tokens:")
+    mixed_pairs = compare(model, mixed, batch, repetitions[0])
+    print(f"{equal[0].sampling_params.max_new_tokens} new tokens each:")
+    equal_pairs = compare(model, equal, batch, repetitions[1])
+    show_costs()
+    mixed_pairs.tell(
+        name,
+        higher_is_better=True,
+        digits=1,
+        unit="generated tokens per second",
+        peer_name=PEER,
+        prompts=len(mixed),
+        batch=batch,
+        threads=torch.get_num_threads(),
+        new_tokens=[min(limits), max(limits)],
+        ratio_at_equal_lengths=equal_pairs.ratio(higher_is_better=True),
+    )
+
+
 def step_seconds(model: PreTrainedModel, batch: int, length: int, steps: int = 8) -> float:
     """Median of a decode step with `batch` sequences of about `length` tokens."""
     engine = EmbeddedEngine(model, max_batch=batch, context_tokens=length + 2 * steps + 8)

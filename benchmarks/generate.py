@@ -6,7 +6,7 @@ import random
 
 import torch
 
-from benchmarks.decoding import PEER, compare, requests_for, tell_costs
+from benchmarks.decoding import requests_for, tell_comparison, tell_costs
 from rufus_core.data.catalogue import GENERATORS
 from rufus_core.data.tokenizer import count_words
 from rufus_core.rollout.policy import Policy
@@ -45,23 +45,11 @@ def main() -> None:
     rng = random.Random(SEED)
     mixed = requests_for(prompts, [rng.randint(SHORTEST, LONGEST) for _ in prompts])
     equal = requests_for(prompts, [LONGEST] * len(prompts))
-    print(f"{SHORTEST} to {LONGEST} new tokens:")
-    mixed_pairs = compare(policy.model, mixed, BATCH, repetitions=5)
-    print(f"{LONGEST} new tokens each:")
-    equal_pairs = compare(policy.model, equal, BATCH, repetitions=3)
     sizes = {"miniature": policy, "4 layers": larger(num_layers=4), "hidden 256": larger(hidden_size=256)}
-    tell_costs({name: each.model for name, each in sizes.items()}, batches=(1, 4, 16, 64, 256), lengths=(64, 256, 768))
-    mixed_pairs.tell(
-        "generate",
-        higher_is_better=True,
-        digits=1,
-        unit="generated tokens per second",
-        peer_name=PEER,
-        prompts=NUM_PROMPTS,
-        batch=BATCH,
-        threads=1,
-        new_tokens=[SHORTEST, LONGEST],
-        ratio_at_equal_lengths=equal_pairs.ratio(higher_is_better=True),
+    models = {name: each.model for name, each in sizes.items()}
+    tell_comparison(
+        *("generate", policy.model, mixed, equal, BATCH, (5, 3)),
+        lambda: tell_costs(models, batches=(1, 4, 16, 64, 256), lengths=(64, 256, 768)),
     )
 
 

@@ -7,7 +7,7 @@ import random
 
 import torch
 
-from benchmarks.decoding import PEER, compare, requests_for, tell_costs
+from benchmarks.decoding import requests_for, tell_comparison, tell_costs
 from rufus_core.recipe.base_files import gguf_file
 from rufus_core.rollout.gguf import load_gguf
 from rufus_core.settings import GgufSettings
@@ -32,22 +32,9 @@ def main() -> None:
     prompts = [policy.chat.prompt_ids([Message(role="user", content=f"{t}How many are sold?")]) for t in texts]
     mixed = requests_for(prompts, [rng.randint(SHORTEST, LONGEST) for _ in prompts])
     equal = requests_for(prompts[:BATCH], [LONGEST // 2] * BATCH)
-    print(f"{SHORTEST} to {LONGEST} new tokens:")
-    mixed_pairs = compare(policy.model, mixed, BATCH, repetitions=3)
-    print(f"{LONGEST // 2} new tokens each:")
-    equal_pairs = compare(policy.model, equal, BATCH, repetitions=3)
-    tell_costs({"SmolLM2-135M": policy.model}, batches=(1, 4, 16, 64), lengths=(64, 512))
-    mixed_pairs.tell(
-        "smollm2",
-        higher_is_better=True,
-        digits=1,
-        unit="generated tokens per second",
-        peer_name=PEER,
-        prompts=NUM_PROMPTS,
-        batch=BATCH,
-        threads=THREADS,
-        new_tokens=[SHORTEST, LONGEST],
-        ratio_at_equal_lengths=equal_pairs.ratio(higher_is_better=True),
+    tell_comparison(
+        *("smollm2", policy.model, mixed, equal, BATCH, (3, 3)),
+        lambda: tell_costs({"SmolLM2-135M": policy.model}, batches=(1, 4, 16, 64), lengths=(64, 512)),
     )
 
 

@@ -50,7 +50,7 @@ class Decoder:
 
     def load(self, model: PreTrainedModel) -> None:
         """Take over another model's weights; it has the same shape."""
-        self._weights.update(Weights.copy_of(model))
+        self._weights = Weights.copy_of(model)
 
     def logits(self, hidden_ND: Tensor) -> Tensor:
         return _product(_filled(hidden_ND), self._weights.head).contiguous()[: len(hidden_ND)]

@@ -142,6 +142,9 @@ class EmbeddedEngine:
     def add(self, request: GenerateRequest) -> None:
         """Queue a request. Raises EngineError as `check` does, and for an id that is in flight."""
         self.check(request)
+        self._queue(request)
+
+    def _queue(self, request: GenerateRequest) -> None:
         if request.rid in self._in_flight:
             raise EngineError("another request with this id is in flight", where=f"request {request.rid}")
         limit = min(request.sampling_params.max_new_tokens, self.context_length - len(request.input_ids))
@@ -193,7 +196,7 @@ class EmbeddedEngine:
         for request in requests:
             self.check(request)
         for index, request in enumerate(requests):
-            self.add(replace(request, rid=str(index)))
+            self._queue(replace(request, rid=str(index)))
         results: dict[int, GenerateResult] = {}
         while not self.idle:
             for progress in self.step():

@@ -127,11 +127,7 @@ class RowCache:
         """
         lengths = self.lengths[:size]
         order = np.argsort(-lengths, kind="stable")
-        widths = [
-            int(ls[first : first + ROW_BLOCK].max()) for ls in (lengths, lengths[order]) for first in _blocks(size)
-        ]
-        now, then = sum(widths[: len(widths) // 2]), sum(widths[len(widths) // 2 :])
-        if then >= (1 - _WORTH_SORTING) * now:
+        if _total_width(lengths[order]) >= (1 - _WORTH_SORTING) * _total_width(lengths):
             return None
         most = int(lengths.max())
         for plane in self._planes():
@@ -160,8 +156,9 @@ class RowCache:
         return shared
 
 
-def _blocks(size: int) -> range:
-    return range(0, size, ROW_BLOCK)
+def _total_width(lengths: NDArray[np.int64]) -> int:
+    """Positions that attention runs over, block after block of rows in this order, each as wide as its longest."""
+    return sum(int(lengths[first : first + ROW_BLOCK].max()) for first in range(0, len(lengths), ROW_BLOCK))
 
 
 def attention_width(positions: int) -> int:

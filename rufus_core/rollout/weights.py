@@ -5,7 +5,7 @@ Shapes: D hidden size, H query heads, G key-value heads, d size of a head, F wid
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Self
 
 import torch
@@ -64,11 +64,6 @@ class Weights:
                 model.get_output_embeddings().weight.clone(),
             )
 
-    def update(self, other: Weights) -> None:
-        """Take over another copy's values, in place: no second copy stays in memory."""
-        with torch.no_grad():
-            _overwrite(self, other)
-
 
 def has_known_layers(model: PreTrainedModel) -> bool:
     """Whether `Weights` and the decoder describe all that this model computes."""
@@ -123,15 +118,3 @@ def _experts(moe: Any) -> Experts:
         moe.experts.down_proj.clone(),
         _mlp(moe.shared_experts),
     )
-
-
-def _overwrite(old: Any, new: Any) -> None:
-    for name in (f.name for f in fields(old)):
-        before, after = getattr(old, name), getattr(new, name)
-        if isinstance(before, Tensor):
-            before.copy_(after)
-        elif isinstance(before, list):
-            for one, other in zip(before, after, strict=True):
-                _overwrite(one, other)
-        elif before is not None:
-            _overwrite(before, after)

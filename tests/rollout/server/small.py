@@ -10,11 +10,10 @@ import torch
 from rufus_core.data.chat import MaskedIds
 from rufus_core.rewards import openai_judge
 from rufus_core.rollout.policy import Policy
-from rufus_core.settings import PolicyShape
 from rufus_core.training.base_policy import make_policy
 from rufus_core.training.sft import train_sft
 from rufus_core.types import Message, ToolCall, ToolSchema
-from tests.training.toy import Sink, sft_stage
+from tests.training.toy import SHAPE, Sink, sft_stage
 
 CONTEXT = 2048
 LOOK = ToolSchema(
@@ -60,18 +59,7 @@ def _doubled(row: MaskedIds, observation: int) -> MaskedIds:
 
 def small_policy() -> Policy:
     torch.set_num_threads(1)
-    shape = PolicyShape(
-        hidden_size=32,
-        num_layers=2,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=16,
-        intermediate_size=64,
-        expert_intermediate_size=32,
-        num_experts=4,
-        experts_per_token=2,
-        context_tokens=CONTEXT,
-    )
+    shape = SHAPE.model_copy(update={"expert_intermediate_size": 32, "context_tokens": CONTEXT})
     policy = make_policy(shape, _WORDS, seed=7)
     rows = policy.chat.example_ids(taught())
     rows.append(_doubled(rows[0], policy.chat.tokenizer.convert_tokens_to_ids("<|observation|>")))
