@@ -84,7 +84,7 @@ def test_the_same_run_sends_them_when_mlflow_is_back(tmp_path: Path, monkeypatch
     tracker.step_finished("a", "FINISHED")
     tracker.run_finished("FINISHED", {})
     assert journals(tmp_path) == []
-    assert [run.info.run_name for run in client_of(tmp_path).search_runs(["1"])] == ["A", "run"]
+    assert {run.info.run_name for run in client_of(tmp_path).search_runs(["1"])} == {"A", "run"}
 
 
 def test_a_replay_that_was_killed_sends_each_entry_once(tmp_path: Path) -> None:
