@@ -92,7 +92,8 @@ class Conversation(Frozen):
 
 
 class VerdictKind(enum.StrEnum):
-    SCORED = "scored"
+    PASS = "pass"  # noqa: S105 - no password
+    FAIL = "fail"
     UNSCORABLE = "unscorable"  # the reference is at fault
     ABORTED = "aborted"  # the infrastructure is at fault (CA-R3)
 
@@ -101,27 +102,53 @@ class VerdictKind(enum.StrEnum):
 class Verdict:
     """What a verifier, judge or reward model says of one finished rollout.
 
-    `score` is meaningful only when `kind` is SCORED. `passed` is what pass@1 counts.
+    `score` is the raw reward and means something only where the verdict is a pass or a fail. `extracted` is what was
+    taken for the answer. `seconds` of wall-clock time it took: a measurement, which equality leaves out.
     """
 
-    score: float
-    passed: bool
-    kind: VerdictKind = VerdictKind.SCORED
+    kind: VerdictKind
+    score: float = 0.0
     reason: str = ""
     extracted: str | None = None
     parts: dict[str, float] = field(default_factory=dict)
+    seconds: float = field(default=0.0, compare=False)
+
+    @property
+    def passed(self) -> bool:
+        """What pass@1 counts."""
+        return self.kind is VerdictKind.PASS
+
+    @property
+    def counts(self) -> bool:
+        """Whether it says something of the policy: a pass or a fail."""
+        return self.kind in (VerdictKind.PASS, VerdictKind.FAIL)
 
     @classmethod
-    def binary(cls, passed: bool, reason: str = "", extracted: str | None = None) -> Verdict:
-        return cls(score=float(passed), passed=passed, reason=reason, extracted=extracted)
+    def scored(
+        cls,
+        score: float,
+        passed: bool,
+        reason: str = "",
+        extracted: str | None = None,
+        parts: dict[str, float] | None = None,
+    ) -> Verdict:
+        """A pass or a fail whose score is any number."""
+        return cls(VerdictKind.PASS if passed else VerdictKind.FAIL, score, reason, extracted, parts or {})
+
+    @classmethod
+    def binary(
+        cls, passed: bool, reason: str = "", extracted: str | None = None, parts: dict[str, float] | None = None
+    ) -> Verdict:
+        """A pass with score 1 or a fail with score 0."""
+        return cls.scored(float(passed), passed, reason, extracted, parts)
 
     @classmethod
     def unscorable(cls, reason: str) -> Verdict:
-        return cls(score=0.0, passed=False, kind=VerdictKind.UNSCORABLE, reason=reason)
+        return cls(VerdictKind.UNSCORABLE, reason=reason)
 
     @classmethod
     def aborted(cls, reason: str) -> Verdict:
-        return cls(score=0.0, passed=False, kind=VerdictKind.ABORTED, reason=reason)
+        return cls(VerdictKind.ABORTED, reason=reason)
 
 
 class Termination(enum.StrEnum):
@@ -211,4 +238,4 @@ class Trajectory:
     @property
     def usable(self) -> bool:
         """Whether it may enter group statistics: neither aborted nor unscorable."""
-        return self.verdict.kind is VerdictKind.SCORED
+        return self.verdict.counts

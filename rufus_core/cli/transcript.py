@@ -59,7 +59,7 @@ def _head(rollout: StoredRollout, training: str) -> Iterator[Text]:
     advantage = "" if rollout.advantage is None else f", advantage {rollout.advantage:+.4g}"
     why = f" ({rollout.why})" if rollout.why else ""
     yield Text(f"{rollout.fate}{why}: reward {rollout.reward:.4g}, score {rollout.score:.4g}{advantage}")
-    told = [rollout.verdict.value, "passed" if rollout.passed else "not passed"]
+    told = [rollout.verdict.value]
     told += [rollout.reason] if rollout.reason else []
     told += [] if rollout.extracted is None else [f"answer {rollout.extracted!r}"]
     yield Text(printable(f"verdict: {', '.join(told)}"))

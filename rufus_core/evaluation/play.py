@@ -13,7 +13,7 @@ from rufus_core.ports import Gym
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import RLStage
-from rufus_core.types import Problem, VerdictKind
+from rufus_core.types import Problem
 
 _EPISODES_AT_ONCE = 128  # each may hold a sandbox of its own
 
@@ -56,8 +56,8 @@ def play(
         for start in range(0, len(specs), _EPISODES_AT_ONCE):
             some = specs[start : start + _EPISODES_AT_ONCE]
             for trajectory in run_episodes(engine, policy.chat, gym, some, limits, workers=workers):
-                scored = trajectory.verdict.kind is VerdictKind.SCORED
-                results[trajectory.problem_id].append(float(trajectory.verdict.passed) if scored else None)
+                verdict = trajectory.verdict
+                results[trajectory.problem_id].append(float(verdict.passed) if verdict.counts else None)
             num_played += len(some)
             on_played(num_played)
     return {problem_id: tuple(samples) for problem_id, samples in results.items()}

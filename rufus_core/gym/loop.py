@@ -17,6 +17,7 @@ from rufus_core.data.tool_calls import MalformedCall
 from rufus_core.errors import EngineError, InfrastructureError
 from rufus_core.gym.limits import Limits
 from rufus_core.ports import Engine, Environment, GenerateRequest, GenerateResult, Gym, SamplingParams
+from rufus_core.rewards.timed import timed
 from rufus_core.types import (
     Episode,
     Message,
@@ -216,7 +217,7 @@ class _Run:
         if self.verdict is None:
             assert self.environment is not None
             try:
-                self.verdict = self.environment.score(self.episode)
+                self.verdict = timed(self.environment.score)(self.episode)
             except InfrastructureError as error:
                 self._abort(Termination.ABORTED_VERIFIER_TIMEOUT, str(error))
 

@@ -130,7 +130,7 @@ class Terminal:
                 value = _parse_reward(answer[1])
                 if value is None:
                     return Verdict.binary(False, f"{name} holds no finite number")
-                return Verdict(score=value, passed=value >= 1.0)
+                return Verdict.scored(value, value >= 1.0)
         return Verdict.binary(False, "the tests wrote no reward")
 
     def _shell(self, command: str, timeout: float) -> tuple[str, int, str, str]:

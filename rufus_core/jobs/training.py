@@ -163,7 +163,6 @@ def _stored(step: int, issued: Issued) -> StoredRollout:
         score=verdict.score,
         reward=trajectory.reward,
         advantage=issued.advantage,
-        passed=verdict.passed,
         verdict=verdict.kind,
         reason=verdict.reason,
         extracted=verdict.extracted,

@@ -21,7 +21,7 @@ VERSIONS = {
     "problems": "2",
     "screen": "2",
     "reward_model": "5",
-    "training": "2",
+    "training": "3",
     "checkpoint": "1",
     "scores": "3",
 }

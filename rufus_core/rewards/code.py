@@ -4,40 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import math
-import re
 from collections.abc import Sequence
 from typing import TypeVar
 
 from rufus_core.data.code_records import schema_fault
 from rufus_core.errors import InfrastructureError
+from rufus_core.rewards.extract import Extraction, extract
+from rufus_core.rewards.timed import timed
 from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.types import Json, Problem, Verdict
 
 MAX_TESTS = 50
 TIMEOUT_SECONDS = 10.0
-_FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})[ \t]*([^`\n]*)$")
-_PYTHON = ("python", "python3", "py")
 
 Test = TypeVar("Test")
-
-
-def last_code_block(text: str) -> str | None:
-    """The content of the last fenced python block (CRL-R1); None if there is none or it never ends."""
-    block: str | None = None
-    lines: list[str] = []
-    fence = language = ""
-    for line in text.splitlines():
-        mark = _FENCE.match(line)
-        if not fence:
-            if mark:
-                fence, language, lines = mark[1], mark[2].strip().lower(), []
-        elif mark and mark[1].startswith(fence) and not mark[2].strip():
-            if language in _PYTHON:
-                block = "\n".join(lines)
-            fence = ""
-        else:
-            lines.append(line)
-    return None if fence and language in _PYTHON else block
 
 
 def select_tests(statement: str, tests: Sequence[Test], limit: int = MAX_TESTS) -> list[Test]:
@@ -67,9 +47,10 @@ def same_output(actual: str, expected: str, float_tolerance: float | None = None
     return True
 
 
+@timed
 def tests_pass(
     problem: Problem,
-    response_text: str,
+    response_text: str | None,
     pool: InterpreterPool,
     *,
     max_tests: int = MAX_TESTS,  # noqa: PT028 - this is no test
@@ -84,7 +65,7 @@ def tests_pass(
     truth = problem.ground_truth
     if fault := schema_fault(truth):
         return Verdict.unscorable(fault)
-    code = last_code_block(response_text)
+    code = extract(response_text, Extraction.PYTHON_BLOCK)
     if code is None:
         return Verdict.binary(False, "no complete python block")
     tests = select_tests(problem.prompt[-1].content, truth["tests"], max_tests)

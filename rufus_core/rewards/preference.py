@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from statistics import fmean
 
 from rufus_core.data.preferences import PreferencePair
-from rufus_core.rewards.extract import answer_text
+from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.judges import LexicalJudge
 from rufus_core.rewards.rubrics import words_of
+from rufus_core.rewards.timed import timed
 from rufus_core.types import Message, Problem, Verdict
 
 MAX_WORDS = 16
@@ -21,13 +22,14 @@ _NGRAM = 3
 _TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
+@timed
 def prefers(problem: Problem, response_text: str | None) -> Verdict:
     """Rules that a reward model never sees (RM-T2): on topic, polite, short and without repetition; all must hold.
 
     `ground_truth["thing"]` is the word that a reply on topic names.
     """
-    text = answer_text(response_text or "")
-    if not text:
+    text = extract(response_text, Extraction.TEXT)
+    if text is None:
         return Verdict.binary(False, "no answer")
     words = words_of(text)
     parts = {
@@ -38,7 +40,7 @@ def prefers(problem: Problem, response_text: str | None) -> Verdict:
         "whole": float(not is_degenerate(text)),
     }
     failed = [name for name, held in parts.items() if not held]
-    return Verdict(score=float(not failed), passed=not failed, reason=", ".join(failed), extracted=text, parts=parts)
+    return Verdict.binary(not failed, ", ".join(failed), text, parts)
 
 
 def repeated_share(text: str) -> float:

@@ -6,15 +6,17 @@ from collections.abc import Callable
 
 from rufus_core.data.boxed import last_boxed
 from rufus_core.errors import DataError
-from rufus_core.rewards.extract import answer_text, short_answer
+from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.fuzzy import THRESHOLD, fuzzy_match
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.puzzles import verify_puzzle
+from rufus_core.rewards.timed import timed
 from rufus_core.types import Problem, Verdict
 
 _NO_ANSWER = "no answer"
 
 
+@timed
 def verify_reasoning(
     problem: Problem, final_text: str | None, math: MathVerifier, similarity_threshold: float = THRESHOLD
 ) -> Verdict:
@@ -39,7 +41,7 @@ def verify_reasoning(
 
 def _verify_math(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
     r"""Math-Verify on the last box. Both sides go in boxed, so that "x+5" is read as a whole and not as a 5."""
-    answer = last_boxed(answer_text(text) or "")
+    answer = extract(text, Extraction.BOX)
     if answer is None:
         return Verdict.binary(False, _NO_ANSWER)
     gold: str = problem.ground_truth["answer"]
@@ -49,7 +51,7 @@ def _verify_math(problem: Problem, text: str, math: MathVerifier, threshold: flo
 
 def _verify_calculation(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
     """The result exactly; a calculation that stands before it is not judged, and is no answer without it."""
-    answer = short_answer(text)
+    answer = extract(text, Extraction.BOX_OR_TEXT)
     if answer is None:
         return Verdict.binary(False, _NO_ANSWER)
     result = answer.rpartition("=")[2].strip()
@@ -57,7 +59,7 @@ def _verify_calculation(problem: Problem, text: str, math: MathVerifier, thresho
 
 
 def _verify_puzzle(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
-    answer = short_answer(text)
+    answer = extract(text, Extraction.BOX_OR_TEXT)
     return Verdict.binary(False, _NO_ANSWER) if answer is None else verify_puzzle(problem.ground_truth, answer)
 
 
@@ -65,7 +67,7 @@ def _verify_science(problem: Problem, text: str, math: MathVerifier, threshold: 
     reference: str = problem.ground_truth["answer"]
     if not reference.strip():
         return Verdict.unscorable("the reference is empty")
-    answer = short_answer(text)
+    answer = extract(text, Extraction.BOX_OR_TEXT)
     if answer is None:
         return Verdict.binary(False, _NO_ANSWER)
     return Verdict.binary(fuzzy_match(reference, answer, threshold), extracted=answer)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 
 from rufus_core.errors import DataError, InfrastructureError
 from rufus_core.ports import Judge
-from rufus_core.rewards.extract import answer_text
+from rufus_core.rewards.extract import Extraction, extract
+from rufus_core.rewards.timed import timed
 from rufus_core.types import Json, Problem, Verdict
 
 Rubric = Mapping[str, Json]
@@ -22,6 +23,7 @@ JUDGE_THRESHOLD = 0.5
 _WORD = re.compile(r"[^\W_]+(?:['\u2019-][^\W_]+)*")
 
 
+@timed
 def score_rubrics(problem: Problem, final_text: str | None, judge: Judge) -> Verdict:
     """`parts` has 1.0 or 0.0 for each rubric, keyed `index_kind`; an unfinished or empty answer fails.
 
@@ -36,8 +38,8 @@ def score_rubrics(problem: Problem, final_text: str | None, judge: Judge) -> Ver
     for rubric in rubrics:
         if rubric["kind"] not in RUBRICS and rubric["kind"] not in JUDGED:
             raise DataError(f"unknown rubric {rubric['kind']!r}", hint=f"known: {sorted(RUBRICS.keys() | JUDGED)}")
-    text = answer_text(final_text or "")
-    if not text:
+    text = extract(final_text, Extraction.TEXT)
+    if text is None:
         return Verdict.binary(False, "no answer")
     try:
         parts = {
@@ -46,7 +48,7 @@ def score_rubrics(problem: Problem, final_text: str | None, judge: Judge) -> Ver
     except InfrastructureError as error:
         return Verdict.aborted(f"the judge gave no verdict: {error}")
     failed = [name for name, held in parts.items() if not held]
-    return Verdict(score=float(not failed), passed=not failed, reason=", ".join(failed), extracted=text, parts=parts)
+    return Verdict.binary(not failed, ", ".join(failed), text, parts)
 
 
 def _holds(rubric: Rubric, text: str, judge: Judge) -> bool:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rufus_core.data.boxed import last_boxed
 from rufus_core.ports import Judge
+from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.types import Episode, Json, Verdict
 
 MIN_SUCCESSFUL_CALLS = 2  # SA-R3
@@ -35,29 +35,22 @@ def search_verdict(
     answer = committed_answer(episode)
     if answer is None:
         exhausted = episode.termination.outcome in ("budget_exhaustion", "context_overflow")
-        return Verdict(
-            score=no_answer_penalty if exhausted else 0.0,
-            passed=False,
-            reason=f"no final answer ({episode.termination.value})",
-        )
+        penalty = no_answer_penalty if exhausted else 0.0
+        return Verdict.scored(penalty, False, f"no final answer ({episode.termination.value})")
     if episode.num_successful_calls < min_successful_calls:
         reason = f"{episode.num_successful_calls} of {min_successful_calls} successful tool calls"
-        return Verdict(0.0, passed=False, reason=reason, extracted=answer)
+        return Verdict.binary(False, reason, answer)
     score = judge.score(answer_criterion(episode), answer)
     factor = 1.0 - (1.0 - malformed_factor_floor) * episode.num_malformed_calls / max(1, episode.num_calls)
-    return Verdict(
-        score=score * factor,
-        passed=score >= PASS_SCORE,
-        extracted=answer,
-        parts={"judge": score, "malformed_factor": factor},
-    )
+    parts = {"judge": score, "malformed_factor": factor}
+    return Verdict.scored(score * factor, score >= PASS_SCORE, extracted=answer, parts=parts)
 
 
 def committed_answer(episode: Episode) -> str | None:
     """The boxed answer of a final message that makes no further calls; None where the policy didn't commit (SA-R2)."""
     if episode.final_text is None or episode.messages[-1].tool_calls:
         return None
-    return last_boxed(episode.final_text) or None
+    return extract(episode.final_text, Extraction.BOX)
 
 
 def answer_criterion(episode: Episode) -> dict[str, Json]:

@@ -53,7 +53,6 @@ class RolloutFacts:
     score: float
     reward: float
     advantage: float | None
-    passed: bool
     verdict: VerdictKind
     reason: str
     extracted: str | None
@@ -70,6 +69,10 @@ class RolloutFacts:
     def id(self) -> str:
         """Names the rollout within its training: step, group and sample."""
         return f"{self.step}/{self.group}/{self.sample_index}"
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict is VerdictKind.PASS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,7 +105,6 @@ def _schema() -> pa.Schema:
             ),
             *(pa.field(name, pa.float64(), nullable=False) for name in ("score", "reward")),
             pa.field("advantage", pa.float64()),
-            pa.field("passed", pa.bool_(), nullable=False),
             *(pa.field(name, pa.string(), nullable=False) for name in ("verdict", "reason")),
             pa.field("extracted", pa.string()),
             pa.field("reward_parts", pa.map_(pa.string(), pa.float64()), nullable=False),

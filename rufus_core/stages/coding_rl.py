@@ -20,7 +20,7 @@ def open_gym(context: GymContext) -> Gym:
     def verify(episode: Episode) -> Verdict:
         return tests_pass(
             episode.problem,
-            episode.final_text or "",
+            episode.final_text,
             pool,
             max_tests=reward.max_tests_per_problem or MAX_TESTS,
             seconds_per_test=reward.seconds_per_test or TIMEOUT_SECONDS,

@@ -16,7 +16,7 @@ def open_gym(context: GymContext) -> Gym:
 
     def score(episode: Episode) -> Verdict:
         value = model.score(episode.problem.prompt, episode.final_text or "")
-        return Verdict(score=value, passed=value > 0)
+        return Verdict.scored(value, value > 0)
 
     return SingleTurnGym(score)
 

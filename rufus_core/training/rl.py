@@ -297,4 +297,5 @@ def rollout_metrics(issued: Sequence[Trajectory], counts: Counts) -> dict[str, f
         "final_response_tokens": float(np.mean([t.episode.num_final_tokens for t in usable])),
         "truncation_ratio": float(np.mean([t.truncated for t in usable])),
         "tool_calls": float(np.mean([t.episode.num_calls for t in usable])),
+        "verify_seconds": float(np.mean([t.verdict.seconds for t in usable])),
     }

@@ -49,7 +49,7 @@ def turns():
         "num_calls": 1,
         "termination": Termination.MAX_GENERATION_LENGTH,
         "reward_parts": {"format": 1.0, "tests": 0.25},
-        "passed": False,
+        "verdict": VerdictKind.FAIL,
         "extracted": None,
     }
 
@@ -58,7 +58,7 @@ def stored(step):
     """Two groups of two: of the second, one was cut off and the other was aborted."""
     first = rollout(step=step, problem_id=PROBLEMS[0], weight_version=str(step - 1))
     second = replace(first, group=1, round=2, problem_id=PROBLEMS[1], score=0.0, reward=0.0)
-    lost = {"fate": Fate.ABORTED, "why": "aborted", "verdict": VerdictKind.ABORTED, "advantage": None, "passed": False}
+    lost = {"fate": Fate.ABORTED, "why": "aborted", "verdict": VerdictKind.ABORTED, "advantage": None}
     return [
         first,
         replace(first, sample_index=1, reward=0.25 * step, extracted="[b]8\x1b[0m", advantage=0.25),
@@ -146,7 +146,7 @@ def test_one_is_shown_turn_by_turn(home, training):
         f"rollout 2/1/0 of {training.id}",
         "problem bbbb000011112222, arithmetic of sums; group 1, sample 0, round 2",
         "filtered (outside the window): reward 0, score 0",
-        "verdict: scored, not passed",
+        "verdict: fail",
         "reward parts: format 1, tests 0.25",
     ]
     said = [line for line in lines[5:] if line]

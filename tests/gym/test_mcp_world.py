@@ -30,7 +30,7 @@ def call(environment: McpWorldEnvironment, name: str, **arguments: object) -> tu
 
 def score(environment: McpWorldEnvironment, problem: Problem, end: Termination = Termination.TASK_COMPLETE) -> float:
     verdict = environment.score(Episode(problem, list(problem.prompt), end))
-    assert verdict.kind is VerdictKind.SCORED
+    assert verdict.counts
     return verdict.score
 
 

@@ -138,7 +138,7 @@ def test_tests_decide_by_their_exit_code_CA_R1(opened):
     good, bad = (opened("grep -qx apple a.txt\n") for _ in range(2))
     run(good, "echo apple > a.txt")
     assert (score(good).score, score(good).passed) == (1.0, True)
-    assert (score(bad).score, score(bad).passed, score(bad).kind) == (0.0, False, VerdictKind.SCORED)
+    assert (score(bad).score, score(bad).kind) == (0.0, VerdictKind.FAIL)
 
 
 def test_the_policy_does_not_see_the_tests_CA_R1(opened):
@@ -161,7 +161,7 @@ def test_what_the_policy_leaves_in_the_tests_place_is_removed(opened, command):
     terminal = opened(tests={"test.sh": "cat /tests/more/x && false\n", "more/x": "x"})
     run(terminal, command)
     verdict = score(terminal)
-    assert (verdict.score, verdict.kind) == (0.0, VerdictKind.SCORED)
+    assert (verdict.score, verdict.kind) == (0.0, VerdictKind.FAIL)
     assert "exit 1" in verdict.reason
 
 
@@ -191,7 +191,7 @@ def test_written_rewards(opened, written, value, passed):
     terminal = opened(f"V=/logs/verifier\n{written}\n")
     run(terminal, "echo 1 > one; mkdir -p /logs/verifier; echo 1 > /logs/verifier/reward.txt")
     verdict = score(terminal)
-    assert (verdict.score, verdict.passed, verdict.kind) == (value, passed, VerdictKind.SCORED)
+    assert (verdict.score, verdict.passed, verdict.counts) == (value, passed, True)
 
 
 def test_a_reward_file_counts_only_where_the_tests_write_one(opened):

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rufus_core.errors import InfrastructureError
 from rufus_core.rewards import code as rewards
-from rufus_core.rewards.code import last_code_block, same_output, select_tests
+from rufus_core.rewards.code import same_output, select_tests
 from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.types import Message, Problem, VerdictKind
 from tests.sandbox.real import require_isolation
@@ -34,31 +34,6 @@ def on_stdin(*pairs, **extra):
 
 def _problem(**truth):
     return Problem.build("code", "test", [Message(role="user", content="Do it.")], truth)
-
-
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("```python\na\n```", "a"),
-        ("```python\na\n```\nthen\n```python\nb\nc\n```\nend", "b\nc"),
-        ("```python\na\n```\n```text\nout\n```", "a"),
-        ("```Python3 \na\n```", "a"),
-        ("~~~py\na\n~~~", "a"),
-        ("````python\n```\na\n````", "```\na"),
-        ("```python\n```", ""),
-        (
-            "```python\na\n```\n```python\nb",
-            None,
-        ),  # an unterminated block is no answer, and the earlier one isn't taken
-        ("```python\na", None),
-        ("```\na\n```", None),
-        ("```text\n```python\n```", None),
-        ("a", None),
-        ("", None),
-    ],
-)
-def test_the_last_fenced_python_block_counts_CRL_R1(text, code):
-    assert last_code_block(text) == code
 
 
 @given(st.text(), st.lists(st.integers(), max_size=80, unique=True), st.integers(1, 60))
@@ -101,7 +76,7 @@ def test_all_tests_must_pass_CRL_R3(pool):
     good = rewards.tests_pass(functional("assert f(1) == 4", "assert f(2) == 5"), f"So:\n{ADD}\nDone.", pool)
     assert (good.score, good.passed, good.extracted) == (1.0, True, "def f(x):\n    return x + 3")
     bad = rewards.tests_pass(functional("assert f(1) == 4", "assert f(2) == 6"), ADD, pool)
-    assert (bad.score, bad.passed, bad.kind) == (0.0, False, VerdictKind.SCORED)
+    assert (bad.score, bad.kind) == (0.0, VerdictKind.FAIL)
     assert "check 1" in bad.reason
 
 
@@ -125,7 +100,7 @@ def test_float_tolerance_only_if_the_record_asks(pool):
 
 def test_no_block_fails_like_any_other_answer_CRL_R4(pool):
     verdict = rewards.tests_pass(functional("assert f(1) == 4"), "def f(x): return x + 3", pool)
-    assert (verdict.score, verdict.kind) == (0.0, VerdictKind.SCORED)
+    assert (verdict.score, verdict.kind) == (0.0, VerdictKind.FAIL)
     assert "no complete python block" in verdict.reason
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rufus_core.data.boxed import last_boxed
-from rufus_core.rewards.extract import answer_text, short_answer
+from rufus_core.rewards.extract import Extraction, extract
 
 texts = st.text(alphabet="ab{}\\ 1", max_size=30)
 balanced = st.recursive(
@@ -24,11 +24,12 @@ balanced = st.recursive(
         ("<think>a</think>7<think>b</think>8", "8"),
         ("<think>3 + 5", None),
         ("<think>a</think>7<think>b", None),
-        ("<think>a</think>", ""),
+        ("<think>a</think>", None),
+        (None, None),
     ],
 )
 def test_only_text_after_the_last_closed_think_block_counts(text, answer):
-    assert answer_text(text) == answer
+    assert extract(text, Extraction.TEXT) == answer
 
 
 @pytest.mark.parametrize(
@@ -63,9 +64,9 @@ def test_an_unterminated_last_box_is_never_an_answer(before, content):
     assert last_boxed(rf"\boxed{{1}} {before} \boxed{{{content}") is None
 
 
-@given(texts, texts)
-def test_thinking_never_changes_the_answer(thought, rest):
-    assert answer_text(f"<think>{thought}</think>{rest}") == answer_text(rest)
+@given(texts, texts, st.sampled_from(Extraction))
+def test_thinking_never_changes_the_answer(thought, rest, policy):
+    assert extract(f"<think>{thought}</think>{rest}", policy) == extract(rest, policy)
 
 
 @pytest.mark.parametrize(
@@ -79,5 +80,41 @@ def test_thinking_never_changes_the_answer(thought, rest):
         ("", None),
     ],
 )
-def test_short_answer_prefers_the_box_and_never_reads_an_open_one(text, answer):
-    assert short_answer(text) == answer
+def test_a_box_goes_before_the_text_and_an_open_one_is_never_read(text, answer):
+    assert extract(text, Extraction.BOX_OR_TEXT) == answer
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("```python\na\n```", "a"),
+        ("```python\na\n```\nthen\n```python\nb\nc\n```\nend", "b\nc"),
+        ("```python\na\n```\n```text\nout\n```", "a"),
+        ("```Python3 \na\n```", "a"),
+        ("~~~py\na\n~~~", "a"),
+        ("````python\n```\na\n````", "```\na"),
+        ("```python\n```", None),
+        (
+            "```python\na\n```\n```python\nb",
+            None,
+        ),  # an unterminated block is no answer, and the earlier one isn't taken
+        ("```python\na", None),
+        ("```\na\n```", None),
+        ("```text\n```python\n```", None),
+        ("<think>```python\na\n```</think>b", None),
+        ("<think>x</think>```python\na\n```", "a"),
+        ("<think>```python\na\n```", None),
+        ("a", None),
+        ("", None),
+    ],
+)
+def test_the_last_fenced_python_block_counts_CRL_R1(text, code):
+    assert extract(text, Extraction.PYTHON_BLOCK) == code
+
+
+@pytest.mark.parametrize("policy", Extraction)
+@given(response=st.none() | st.text(alphabet="<think>/` \\boxed{}python\n1", max_size=80))
+def test_an_answer_is_never_empty_nor_thought(policy, response):
+    answer = extract(response, policy)
+    assert answer != ""
+    assert answer is None or (answer in (response or "").rpartition("</think>")[2].replace("\r", "\n"))

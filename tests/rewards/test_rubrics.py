@@ -59,7 +59,7 @@ def test_two_rubrics_of_one_kind_are_both_reported():
 @pytest.mark.parametrize("text", [None, "", "  ", "<think>ship</think>", "<think>ship"])
 def test_no_answer_fails_even_where_nothing_is_required(text):
     verdict = score([{"kind": "exclude_word", "word": "cat"}], text)
-    assert (verdict.kind, verdict.passed) == (VerdictKind.SCORED, False)
+    assert verdict.kind is VerdictKind.FAIL
 
 
 def test_thinking_is_not_seen():

@@ -64,7 +64,7 @@ def episode(
 def test_vectors_of_the_specification_SA_R(score: float, good: int, malformed: int, reward: float) -> None:
     verdict = search_verdict(episode(good=good, malformed=malformed), FixedJudge(score))
     assert verdict.score == pytest.approx(reward)
-    assert verdict.kind is VerdictKind.SCORED
+    assert verdict.counts
 
 
 def test_partial_credit_for_lists_SA_R1() -> None:

@@ -11,7 +11,7 @@ from rufus_core.settings import RLStage
 from rufus_core.stages import STAGE_OF_FAMILY, STAGES, open_mixed_gym
 from rufus_core.stages.stage import GymContext
 from rufus_core.training.reward_model import RewardModel
-from rufus_core.types import Message, Problem, Termination, VerdictKind
+from rufus_core.types import Message, Problem, Termination
 from tests.sandbox.real import require_isolation
 from tests.stages.replay import Demonstrated, demonstrations, replay
 from tests.training import toy
@@ -47,7 +47,7 @@ def test_a_demonstrated_answer_passes_and_a_wrong_one_fails(name: str) -> None:
     with STAGES[name].open_gym(GymContext(settings, training=training)) as gym:
         trajectories = replay(gym, settings, shown)
     for each, trajectory in zip(shown, trajectories, strict=True):
-        assert trajectory.verdict.kind is VerdictKind.SCORED, trajectory.verdict.reason
+        assert trajectory.verdict.counts, trajectory.verdict.reason
         assert trajectory.verdict.passed is not each.wrong, (each.messages, trajectory.verdict)
         assert trajectory.episode.termination is Termination.TASK_COMPLETE
         assert [m.role for m in trajectory.episode.messages] == [m.role for m in each.messages]

@@ -35,7 +35,7 @@ def _trajectory(
 
 
 def _score(value: float) -> Verdict:
-    return Verdict(score=value, passed=value > 0.5)
+    return Verdict.scored(value, value > 0.5)
 
 
 def _scripted(verdicts: Callable[[int], Sequence[Verdict]]) -> Callable[[Sequence[Problem]], list[list[Trajectory]]]:
