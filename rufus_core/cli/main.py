@@ -18,6 +18,7 @@ from rufus_core.cli.diff import diff
 from rufus_core.cli.doctor import doctor
 from rufus_core.cli.eval import eval_
 from rufus_core.cli.export import export
+from rufus_core.cli.grade import grade
 from rufus_core.cli.impact import impact
 from rufus_core.cli.plan import plan
 from rufus_core.cli.rebuild import rebuild_mlflow
@@ -36,6 +37,7 @@ COMMANDS: tuple[Callable[..., Any], ...] = (
     run,
     plan,
     eval_,
+    grade,
     trace,
     diff,
     impact,

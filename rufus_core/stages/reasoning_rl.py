@@ -17,4 +17,4 @@ def open_gym(context: GymContext) -> Gym:
     return HoldingGym(gym, verifier)
 
 
-STAGE = Stage("reasoning_rl", families=("arithmetic", "puzzle", "science", "calculation"), open_gym=open_gym)
+STAGE = Stage("reasoning_rl", families=("arithmetic", "math", "puzzle", "science", "calculation"), open_gym=open_gym)
