@@ -1,50 +1,39 @@
-"""The verifier of Coding RL: run the selected tests in a sandbox; all must pass (CRL-R1..R4)."""
+"""The verifier of Coding RL: run the drawn tests in a sandbox; all must pass (CRL-R1..R4)."""
 
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Sequence
-from typing import TypeVar
+import re
 
-from rufus_core.data.code_records import schema_fault
+from rufus_core.data.code_records import Case, FunctionalTests, ProgramTests, RecordFault, read_tests
 from rufus_core.errors import InfrastructureError
 from rufus_core.rewards.extract import Extraction, extract
+from rufus_core.rewards.outputs import difference
+from rufus_core.rewards.special_judge import Ruling, rule
 from rufus_core.rewards.timed import timed
-from rufus_core.sandbox.interpreter import InterpreterPool
-from rufus_core.types import Json, Problem, Verdict
+from rufus_core.sandbox.interpreter import InterpreterPool, ProgramResult
+from rufus_core.types import Problem, Verdict
 
 MAX_TESTS = 50
 TIMEOUT_SECONDS = 10.0
+_QUOTED = 80  # characters of a test or of an error that a reason quotes
+_FUTURE = re.compile(r"^from __future__ import [\w, ]+$", re.MULTILINE)  # must stay above everything else
 
-Test = TypeVar("Test")
+
+class _FaultyReference(Exception):
+    """Nothing that a candidate does could pass."""
 
 
-def select_tests(statement: str, tests: Sequence[Test], limit: int = MAX_TESTS) -> list[Test]:
-    """At most `limit` tests in order, drawn by SHA-256 of statement and index: equal for all rollouts (CRL-R2)."""
+def draw_tests(statement: str, num_tests: int, limit: int = MAX_TESTS) -> list[int]:
+    """The indices, in order, of at most `limit` tests, drawn by SHA-256 of statement and index (CRL-R2).
+
+    They depend on nothing else, so all rollouts of a problem meet the same tests.
+    """
 
     def rank(index: int) -> bytes:
-        return hashlib.sha256(f"{index}\n{statement}".encode()).digest()
+        return hashlib.sha256(f"{index}\n{statement}".encode("utf-8", "surrogatepass")).digest()
 
-    chosen = sorted(range(len(tests)), key=rank)[:limit]
-    return [tests[index] for index in sorted(chosen)]
-
-
-def same_output(actual: str, expected: str, float_tolerance: float | None = None) -> bool:
-    """Line by line and token by token, after stripping trailing whitespace.
-
-    With a tolerance, tokens that are finite numbers are equal if they differ by it at most, absolutely or relatively.
-    """
-    actual_lines, expected_lines = (text.rstrip().split("\n") for text in (actual, expected))
-    if len(actual_lines) != len(expected_lines):
-        return False
-    for ours, theirs in zip(actual_lines, expected_lines, strict=True):
-        our_tokens, their_tokens = ours.split(), theirs.split()
-        if len(our_tokens) != len(their_tokens):
-            return False
-        if not all(map(lambda a, b: a == b or _close(a, b, float_tolerance), our_tokens, their_tokens)):
-            return False
-    return True
+    return sorted(sorted(range(num_tests), key=rank)[:limit])
 
 
 @timed
@@ -58,45 +47,81 @@ def tests_pass(
 ) -> Verdict:
     """Score a response by its record's modality (CRL-R3). No block is a failure like any other (CRL-R4).
 
-    A record's own `timeout_seconds` goes before `seconds_per_test`.
+    A record's own `timeout_seconds` goes before `seconds_per_test`. A reason names a test by its index in the record.
 
     Raises SandboxUnavailable; a fault of the infrastructure is an aborted verdict, a faulty record an unscorable one.
     """
-    truth = problem.ground_truth
-    if fault := schema_fault(truth):
-        return Verdict.unscorable(fault)
+    try:
+        tests = read_tests(problem.ground_truth)
+    except RecordFault as fault:
+        return Verdict.unscorable(str(fault))
     code = extract(response_text, Extraction.PYTHON_BLOCK)
     if code is None:
         return Verdict.binary(False, "no complete python block")
-    tests = select_tests(problem.prompt[-1].content, truth["tests"], max_tests)
-    timeout = float(truth.get("timeout_seconds", seconds_per_test))
+    statement = problem.prompt[-1].content if problem.prompt else ""
+    drawn = draw_tests(statement, len(tests.tests), max_tests)
+    timeout = tests.timeout_seconds or seconds_per_test
     try:
-        if truth["modality"] == "functional":
-            reason = pool.run_checks(code, tests, timeout).reason
+        if isinstance(tests, FunctionalTests):
+            reason = _failed_statement(tests, code, drawn, pool, timeout)
         else:
-            reason = _failed_output(truth, code, tests, pool, timeout)
+            reason = _failed_case(tests, code, drawn, pool, timeout)
     except InfrastructureError as error:
         return Verdict.aborted(str(error))
-    except (SyntaxError, ValueError) as error:  # of a test, not of the candidate
-        return Verdict.unscorable(f"a test is no Python: {error}")
+    except _FaultyReference as error:
+        return Verdict.unscorable(str(error))
     return Verdict.binary(not reason, reason, extracted=code)
 
 
-def _failed_output(truth: dict[str, Json], code: str, tests: list[Json], pool: InterpreterPool, timeout: float) -> str:
-    for index, test in enumerate(tests):
-        result = pool.run(code, test["input"], timeout)
-        if result.status != "ok":
-            return f"test {index}: {result.status}"
-        if not same_output(result.stdout, test["output"], truth.get("float_tolerance")):
-            return f"test {index}: wrong output"
+def _failed_statement(
+    tests: FunctionalTests, code: str, drawn: list[int], pool: InterpreterPool, timeout: float
+) -> str:
+    """Why the first statement that fails does; empty if all pass."""
+    program = _with_setup(tests, code)
+    try:
+        result = pool.run_checks(program, [tests.tests[index] for index in drawn], timeout)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # of a test, not of the candidate
+        raise _FaultyReference(f"a test is no Python: {error or 'nested too deeply'}") from error
+    if result.passed:
+        return ""
+    index = drawn[result.num_passed]
+    why = result.reason.partition(": ")[2] or result.reason
+    return f"test {index}: {why}: {_in_a_line(tests.tests[index])}"
+
+
+def _failed_case(tests: ProgramTests, code: str, drawn: list[int], pool: InterpreterPool, timeout: float) -> str:
+    """Why the first test that fails does; empty if all pass."""
+    for index in drawn:
+        case = tests.tests[index]
+        result = pool.run(code, case.input, timeout)
+        if why := _failure(result) or _wrong(tests, case, result.stdout, pool, timeout):
+            return f"test {index}: {why}"
     return ""
 
 
-def _close(actual: str, expected: str, tolerance: float | None) -> bool:
-    if tolerance is None:
-        return False
-    try:
-        ours, theirs = float(actual), float(expected)
-    except ValueError:
-        return False
-    return math.isfinite(ours) and math.isclose(ours, theirs, rel_tol=tolerance, abs_tol=tolerance)
+def _failure(result: ProgramResult) -> str:
+    """How a program ended, if not well."""
+    last = result.stderr.rstrip().rpartition("\n")[2] if result.status == "error" else ""
+    return "" if result.status == "ok" else ": ".join(filter(None, (result.status, _in_a_line(last))))
+
+
+def _wrong(tests: ProgramTests, case: Case, actual: str, pool: InterpreterPool, timeout: float) -> str:
+    """What is wrong with an output; empty where it is right."""
+    if tests.special_judge is None:
+        why = difference(actual, case.output, tests.float_tolerance)
+        return f"wrong output: {why}" if why else ""
+    ruling = rule(tests.special_judge, case, actual, pool, timeout)
+    if ruling is Ruling.FAILED and rule(tests.special_judge, case, case.output, pool, timeout) is not Ruling.ACCEPTED:
+        raise _FaultyReference("the special judge doesn't accept a reference output")
+    return "" if ruling is Ruling.ACCEPTED else f"wrong output: the special judge {ruling}"
+
+
+def _with_setup(tests: FunctionalTests, code: str) -> str:
+    if tests.setup:
+        code = "\n".join([*_FUTURE.findall(code), tests.setup, _FUTURE.sub("", code)])
+    return f"{code}\n{tests.test_setup}" if tests.test_setup else code
+
+
+def _in_a_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _QUOTED else f"{line[:_QUOTED]}..."

@@ -1,5 +1,6 @@
 """Coding RL: small programs, graded by running the tests in a sandbox (spec section 5)."""
 
+from rufus_core.data.code_records import OUTPUT_BYTES
 from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.ports import Gym
@@ -14,6 +15,7 @@ def open_gym(context: GymContext) -> Gym:
     pool = InterpreterPool(
         workers=context.workers,
         memory_bytes=(reward.memory_mib or 1024) << 20,
+        output_bytes=OUTPUT_BYTES,
         allow_unisolated=context.allow_unisolated,
     )
 

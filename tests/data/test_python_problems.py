@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from rufus_core.data.code_records import schema_fault, statement_key
+from rufus_core.data.code_records import read_tests, statement_key
 from rufus_core.data.generators import python_problems
 from rufus_core.errors import DataError
 from rufus_core.rewards import code as rewards
@@ -27,8 +27,7 @@ def test_several_thousand_distinct_and_deterministic(make):
     assert len({problem.prompt[-1].content for problem in problems}) == 4000
     assert [problem.id for problem in make(3, 50, {})] == [problem.id for problem in problems[:50]]
     assert next(make(4, 1, {})).id != problems[0].id
-    assert all(schema_fault(problem.ground_truth) is None for problem in problems)
-    assert all(3 <= len(problem.ground_truth["tests"]) <= 5 for problem in problems)
+    assert all(3 <= len(read_tests(problem.ground_truth).tests) <= 5 for problem in problems)
 
 
 @pytest.mark.parametrize("make", MAKERS)
