@@ -47,7 +47,7 @@ def _last_python_block(text: str) -> str | None:
     block: str | None = None
     lines: list[str] = []
     fence = language = ""
-    for line in text.splitlines():
+    for line in text.replace("\r\n", "\n").split("\n"):  # other line ends may stand in the code's own texts
         mark = _FENCE.match(line)
         if not fence:
             if mark:
