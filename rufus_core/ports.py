@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, Self, TypeVar
 
-from rufus_core.types import Episode, Json, Problem, ToolCall, ToolResult, ToolSchema, Verdict
+from rufus_core.types import Episode, Json, Message, Problem, ToolCall, ToolResult, ToolSchema, Verdict
 
 if TYPE_CHECKING:
     import numpy as np
@@ -108,6 +108,17 @@ class Gym(Protocol):
     def __exit__(self, *exc: object) -> None: ...
 
 
+class ChatModel(Protocol):
+    """Continues a conversation: a teacher, an assistant or a user that a model plays."""
+
+    @property
+    def identity(self) -> str: ...
+
+    def complete(self, messages: Sequence[Message], *, seed: int | None = None) -> str:
+        """The next message's text, without reasoning. Raises InfrastructureError when none can be had."""
+        ...
+
+
 class Judge(Protocol):
     """Answers one question about one text. `identity` is part of every number's protocol."""
 
@@ -116,6 +127,14 @@ class Judge(Protocol):
 
     def score(self, criterion: Mapping[str, Json], text: str) -> float:
         """A score in [0, 1]. Raises InfrastructureError when no verdict can be had: unscored, never 0."""
+        ...
+
+    def holds(self, rubric: Mapping[str, Json], conversation: Sequence[Message], response: str) -> bool:
+        """Whether the final response, without its reasoning, meets the rubric. Raises as `score` does."""
+        ...
+
+    def close(self) -> None:
+        """Calling it twice does no harm."""
         ...
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from rufus_core.data.lexicon import POLITE_WORDS, RUDE_WORDS, TOPIC_WORDS
 from rufus_core.errors import ConfigError
 from rufus_core.ports import Judge
+from rufus_core.rewards.chat_client import ChatClient
 from rufus_core.rewards.openai_judge import OpenAIJudge
-from rufus_core.types import Json
+from rufus_core.rewards.usage import UsageMeter
+from rufus_core.types import Json, Message
 
 _WORD = re.compile(r"[^\W\d_]+")
 _ITEM_END = re.compile(r";|\n|\sand\s|,(?!\d{3}(?!\d))", re.IGNORECASE)  # the comma of 1,000 ends nothing
@@ -19,6 +21,7 @@ _ARTICLE = re.compile(r"^(the|a|an)\s+")
 
 
 LEXICAL = "builtin:lexical"
+THRESHOLD = 0.5  # from this score on a criterion holds
 
 
 class LexicalJudge:
@@ -38,6 +41,13 @@ class LexicalJudge:
                 f"the lexical judge can't answer criterion {kind!r}", hint=f"known: {', '.join(_CRITERIA)}"
             )
         return _CRITERIA[kind](criterion, text)
+
+    def holds(self, rubric: Mapping[str, Json], conversation: Sequence[Message], response: str) -> bool:  # noqa: ARG002
+        """Of the response alone: words that it is compared with stand in the rubric. Raises as `score` does."""
+        return self.score(rubric, response) >= THRESHOLD
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 def _answer(criterion: Mapping[str, Json], text: str) -> float:
@@ -89,11 +99,12 @@ _CRITERIA: dict[str, Callable[[Mapping[str, Json], str], float]] = {
 BUILTIN_JUDGES: dict[str, Callable[[], Judge]] = {LEXICAL: LexicalJudge}
 
 
-def make_judge(name: str, endpoint: str | None = None) -> Judge:
+def make_judge(name: str, endpoint: str | None = None, meter: UsageMeter | None = None) -> Judge:
     """A judge by the name a recipe gives it: `builtin:NAME`, or a model id served at an OpenAI-compatible endpoint.
 
     Args:
         endpoint: base URL ending in `/v1`. By default RUFUS_JUDGE_URL; the key, if any, is RUFUS_JUDGE_API_KEY.
+        meter: where what a model is asked is counted.
 
     Raises:
         ConfigError: an unknown builtin judge, or a model without an endpoint.
@@ -105,4 +116,4 @@ def make_judge(name: str, endpoint: str | None = None) -> Judge:
     url = endpoint or os.environ.get("RUFUS_JUDGE_URL")
     if not url:
         raise ConfigError(f"judge {name!r} needs an endpoint", hint="set RUFUS_JUDGE_URL to an OpenAI-compatible /v1")
-    return OpenAIJudge(name, url, api_key=os.environ.get("RUFUS_JUDGE_API_KEY"))
+    return OpenAIJudge(ChatClient(name, url, api_key=os.environ.get("RUFUS_JUDGE_API_KEY"), meter=meter))

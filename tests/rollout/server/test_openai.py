@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from rufus_core.errors import ConfigError
+from rufus_core.rewards.chat_client import ChatClient
 from rufus_core.rewards.openai_judge import OpenAIJudge
 from rufus_core.rollout.policy import Policy
 from tests.rollout.server.process import ServerProcess
@@ -107,10 +108,10 @@ def test_a_stream_says_what_the_reply_says(http: httpx.Client, body: dict[str, A
 
 def test_the_judge_of_a_reward_can_stand_here(server: ServerProcess) -> None:
     name = httpx.get(f"{server.url}/v1/models").json()["data"][0]["id"]
-    judge = OpenAIJudge(name, f"{server.url}/v1")
+    judge = OpenAIJudge(ChatClient(name, f"{server.url}/v1"))
     assert [judge.score({"kind": "polite"}, text) for text in JUDGED] == [1.0] * len(JUDGED)
     judge.close()
-    other = OpenAIJudge("another", f"{server.url}/v1")
+    other = OpenAIJudge(ChatClient("another", f"{server.url}/v1"))
     with pytest.raises(ConfigError, match="refuses model 'another' with status 404"):
         other.score({"kind": "polite"}, "hello")
     other.close()
