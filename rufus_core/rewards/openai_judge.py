@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NoReturn, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self, TypeVar
 
+from rufus_core.data.json_reply import objects_in
 from rufus_core.errors import InfrastructureError
 from rufus_core.rewards.chat_client import ChatClient
 from rufus_core.types import Json, Message
@@ -97,7 +98,7 @@ def _verdict(reply: str, name: str, judged: str) -> Json:
     An object that stands in the judged text too, and isn't all of the reply, may be quoted from there: it is none. (A
     quoted `</think>` looks like the end of the judge's own reasoning, so that all before it is gone.)
     """
-    found = [(text, value[name]) for text, value in _objects(reply) if name in value]
+    found = [(text, value[name]) for text, value in objects_in(reply) if name in value]
     if len(found) != 1:
         raise ValueError(f"{len(found)} objects with {name!r}")
     [(text, value)] = found
@@ -109,19 +110,3 @@ def _verdict(reply: str, name: str, judged: str) -> Json:
 
 def _squeezed(text: str) -> str:
     return "".join(text.split())
-
-
-def _objects(reply: str) -> Iterator[tuple[str, dict[str, Json]]]:
-    """The outermost JSON objects and their texts, in order."""
-    decoder, start = json.JSONDecoder(parse_constant=_refuse_constant), reply.find("{")
-    while start >= 0:
-        try:
-            value, end = decoder.raw_decode(reply, start)
-            yield reply[start:end], value
-        except json.JSONDecodeError:
-            end = start + 1
-        start = reply.find("{", end)
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no score")

@@ -1,0 +1,36 @@
+"""JSON objects in what a model replied, which may have a fence or words around them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import NoReturn
+
+from rufus_core.types import Json
+
+
+def objects_in(reply: str) -> Iterator[tuple[str, dict[str, Json]]]:
+    """The outermost objects and their texts, in order. Raises ValueError (or RecursionError) for what no JSON holds."""
+    decoder, start = json.JSONDecoder(parse_constant=_refuse_constant), reply.find("{")
+    while start >= 0:
+        try:
+            value, end = decoder.raw_decode(reply, start)
+            yield reply[start:end], value
+        except json.JSONDecodeError:
+            end = start + 1
+        start = reply.find("{", end)
+
+
+def read_object(reply: str) -> dict[str, Json]:
+    """The reply's only object. Raises ValueError where there isn't exactly one."""
+    try:
+        found = [value for _, value in objects_in(reply)]
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if len(found) != 1:
+        raise ValueError(f"{len(found)} JSON objects")
+    return found[0]
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
