@@ -16,8 +16,8 @@ from rufus_core.types import Json, Message
 
 _SYSTEM = (
     "You write checkers of texts. You get one constraint on a response as JSON. Write one Python function that takes"
-    " the response as its only argument, a str, and returns True if the constraint holds, else False. It decides the same"
-    f" text the same way always, prints nothing and imports nothing but {', '.join(sorted(IMPORTS))}. Reply with JSON"
+    " the response as its only argument, a str, and returns True if the constraint holds, else False. It says the same"
+    f" of one text always, prints nothing and imports nothing but {', '.join(sorted(IMPORTS))}. Reply with JSON"
     ' only: {"source": the whole source text, "function": its name, "positive": a response that meets the constraint,'
     ' "negative": a response that does not}.'
 )

@@ -1,0 +1,128 @@
+"""What is synthesised: the specification of a dialogue, and how it ended."""
+
+from __future__ import annotations
+
+import enum
+import random
+from collections.abc import Sequence
+from typing import Self
+
+from pydantic import Field, model_validator
+
+from rufus_core.types import Frozen, Json, Message, Problem, content_id
+
+FAMILY, SOURCE = "instructions", "multi_turn"
+PROMPT_VERSION = "v1"  # part of a dialogue's id: raise it with every change of what the models are told
+MAX_RUBRICS = 6  # IF-D7: about ten, with optional ones among them, gave a length bias; the paper's mean is 2.7
+
+
+class Tactic(enum.StrEnum):
+    """What a user turn does to make the assistant fail (IF-D4); `challenge` is for a system prompt (IF-D5)."""
+
+    OPEN = "open"
+    LAYER = "layer"
+    REVISE = "revise"
+    DISTRACT = "distract"
+    CHALLENGE = "challenge"
+
+
+class SynthesisSettings(Frozen):
+    """Turns are the user's: the paper's conversations have 6.1 turns on average, and it doesn't say whose it counts."""
+
+    count: int = Field(gt=0)
+    min_turns: int = Field(default=4, ge=2)
+    max_turns: int = Field(default=8, ge=2)
+    system_share: float = Field(default=0.3, ge=0.0, le=1.0)  # the paper: "a portion"
+    max_rubrics: int = Field(default=MAX_RUBRICS, gt=0)
+
+    @model_validator(mode="after")
+    def _turns_are_in_order(self) -> Self:
+        if self.max_turns < self.min_turns:
+            raise ValueError(f"max_turns {self.max_turns} is below min_turns {self.min_turns}")
+        return self
+
+
+class DialogueSpec(Frozen):
+    """What is settled before a model is asked. `tactics` has one for each user turn; `assistant` is a model's identity.
+
+    With `has_system` the system prompt must hold for the whole dialogue, and a user turn challenges it.
+    """
+
+    id: str
+    seed: int
+    tactics: tuple[Tactic, ...]
+    has_system: bool
+    assistant: str
+
+
+class Dialogue(Frozen):
+    """A finished dialogue, which ends with a user turn. `declines`: the right answer is to decline (IF-D6)."""
+
+    spec: DialogueSpec
+    user: str  # the identity of the model that played the user
+    messages: tuple[Message, ...]
+    rubrics: tuple[dict[str, Json], ...]
+    declines: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.spec.id
+
+    @property
+    def problem(self) -> Problem:
+        """The policy is trained on the answer to the last user turn (IF-D4)."""
+        return Problem.build(FAMILY, SOURCE, self.messages, {"rubrics": list(self.rubrics)})
+
+
+class FailureReason(enum.StrEnum):
+    """What failed after its retries, so that there is no dialogue."""
+
+    NO_USER = "no_user"  # the user model gave no reply
+    NO_ASSISTANT = "no_assistant"
+    PLAN = "plan"  # the user model's replies can't be read as what was asked for
+    TURN = "turn"
+    RUBRICS = "rubrics"  # neither: unreadable, none, an unknown kind, or too many
+
+
+class Failure(Frozen):
+    id: str
+    reason: FailureReason
+    detail: str = ""
+
+
+def specifications(
+    settings: SynthesisSettings, seed: int, user: str, assistants: Sequence[str]
+) -> tuple[DialogueSpec, ...]:
+    """One for each dialogue. Assistants rotate over the data points, in an order that depends on the seed.
+
+    Args:
+        user, assistants: identities of the models.
+    """
+    order = list(assistants)
+    random.Random(f"assistants {seed}").shuffle(order)
+    shape = settings.model_dump(exclude={"count", "max_rubrics"})
+    specs = []
+    for index in range(settings.count):
+        id = content_id("dialogue", PROMPT_VERSION, shape, seed, index, user, sorted(assistants))
+        rng = random.Random(id)
+        has_system = rng.random() < settings.system_share
+        num_turns = rng.randint(settings.min_turns, settings.max_turns)
+        specs.append(
+            DialogueSpec(
+                id=id,
+                seed=rng.getrandbits(31),
+                tactics=(Tactic.OPEN, *_tactics(rng, num_turns - 1, has_system)),
+                has_system=has_system,
+                assistant=order[index % len(order)],
+            )
+        )
+    return tuple(specs)
+
+
+def _tactics(rng: random.Random, count: int, has_system: bool) -> list[Tactic]:
+    """Any, and where there is a system prompt at least one that challenges it."""
+    choice = (Tactic.LAYER, Tactic.REVISE, Tactic.DISTRACT)
+    tactics = rng.choices((*choice, Tactic.CHALLENGE) if has_system else choice, k=count)
+    if has_system and Tactic.CHALLENGE not in tactics:
+        tactics[rng.randrange(count)] = Tactic.CHALLENGE
+    return tactics
