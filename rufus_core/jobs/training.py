@@ -19,6 +19,7 @@ from rufus_core.jobs.ranks import load_launcher
 from rufus_core.jobs.resume import training_state
 from rufus_core.lineage.names import step_folder
 from rufus_core.ports import MetricSink, RankPlace
+from rufus_core.rewards.usage import Prices, UsageMeter
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.rollout.stored import StoredRollout, step_file, write_rollouts
 from rufus_core.settings import RLStage, SFTStage, StageSettings
@@ -76,14 +77,14 @@ def train_rank(job: Job, ranks: Ranks, stop: threading.Event) -> Outcome:
 
     with ExitStack() as stack:
         state = training_state(job, stage.run.steps, stop, ranks)
-        policy = load_policy(job.input("parent"))
-        sink = _sink(job, stage.run.steps, stack) if ranks.rank == 0 else _Nowhere()
+        policy, meter = load_policy(job.input("parent")), UsageMeter()
+        sink = _sink(job, stage.run.steps, meter, stack) if ranks.rank == 0 else _Nowhere()
         if isinstance(stage, SFTStage):
             examples = load_examples(job.input("problems") / "examples.jsonl")
             ids = policy.chat.example_ids([(e.messages, e.supervise, e.tools) for e in examples])
             train_sft(policy, ids, stage, job.document.seed, sink, save, state, ranks)
         else:
-            _train_rl(job, stage, policy, sink, save, state, ranks)
+            _train_rl(job, stage, policy, sink, meter, save, state, ranks)
     if ranks.rank:
         return Outcome({}, step=stage.run.steps)
     forks = _forks(stage)
@@ -110,9 +111,9 @@ def stage_settings(job: Job) -> SFTStage | RLStage:
     return adapter.validate_python({**rest, **settings, **data})
 
 
-def _sink(job: Job, steps: int, stack: ExitStack) -> _Both:
+def _sink(job: Job, steps: int, meter: UsageMeter, stack: ExitStack) -> _Both:
     """Where metrics go; what was kept of them is told again to whoever watches."""
-    shown = _Watched(stack.enter_context(job.report(steps)))
+    shown = _Watched(stack.enter_context(job.report(steps)), meter)
     for step, metrics in reported(job.output / CURVES):
         shown.log(step, metrics)
     return _Both(stack.enter_context(Reporter(job.output / CURVES, steps)), shown)
@@ -123,6 +124,7 @@ def _train_rl(
     stage: RLStage,
     policy: Policy,
     sink: _Both | _Nowhere,
+    meter: UsageMeter,
     save: Callable[[int], None],
     state: Unkept,
     ranks: Ranks,
@@ -135,6 +137,7 @@ def _train_rl(
         workers=job.execution.rollout_workers,
         allow_unisolated=job.execution.allow_unisolated_code,
         reward_model=reward_model,
+        meter=meter,
     )
     problems = load_problems(job.input("problems"), "train")
 
@@ -183,13 +186,14 @@ def _stored(step: int, issued: Issued) -> StoredRollout:
 
 
 class _Watched:
-    """Tells whoever watches of each step, and what there is to know of it."""
+    """Tells whoever watches of each step, of what its judge was asked, and what there is to know of it."""
 
-    def __init__(self, report: Reporter) -> None:
-        self._report, self._monitor = report, Monitor()
+    def __init__(self, report: Reporter, meter: UsageMeter) -> None:
+        self._report, self._monitor, self._meter = report, Monitor(), meter
+        self._prices = Prices.from_environment()
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self._report.log(step, metrics)
+        self._report.log(step, {**metrics, **self._meter.since_last().metrics(self._prices)})
         for warning in self._monitor.warnings(step, metrics):
             self._report.warn(warning)
 

@@ -1,5 +1,6 @@
 """Search Agent: search, scrape and python over a corpus; a judge's score behind rule gates (spec section 9)."""
 
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ from rufus_core.stages.stage import GymContext, Stage
 def open_gym(context: GymContext) -> Gym:
     models = context.settings.models
     name = models.judge if context.training else models.eval_judge or models.judge
-    judge = make_judge(name or LEXICAL)
+    judge = make_judge(name or LEXICAL, meter=context.meter)
     numbers = {
         "min_successful_calls": context.reward.min_successful_tool_calls,
         "malformed_factor_floor": context.reward.malformed_call_factor_floor,
@@ -23,7 +24,7 @@ def open_gym(context: GymContext) -> Gym:
     }
     given: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
     pool = InterpreterPool(workers=1, allow_unisolated=context.allow_unisolated)
-    return HoldingGym(SearchGym(pool, judge, reward=partial(search_verdict, **given)), pool)
+    return HoldingGym(SearchGym(pool, judge, reward=partial(search_verdict, **given)), pool, closing(judge))
 
 
 STAGE = Stage("search_agent", families=("person", "thing", "owner", "pair"), open_gym=open_gym)

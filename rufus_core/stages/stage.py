@@ -6,10 +6,11 @@ Everything else (data, budgets, algorithm, selection) is the recipe's.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rufus_core.ports import Gym
+from rufus_core.rewards.usage import UsageMeter
 from rufus_core.settings import RewardSettings, RLStage
 
 
@@ -22,6 +23,7 @@ class GymContext:
     workers: int = 2
     allow_unisolated: bool = False
     reward_model: Path | None = None
+    meter: UsageMeter = field(default_factory=UsageMeter)  # of what judges behind endpoints are asked
 
     @property
     def reward(self) -> RewardSettings:

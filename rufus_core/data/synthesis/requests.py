@@ -24,7 +24,7 @@ _ROLE = (
 )
 _TASKS = {
     "plan": (
-        "Plan the dialogue, one step for each of the user's turns, each by its tactic. Where `has_system` is true, write"
+        "Plan the dialogue, one step for each of the user's turns, each by its tactic. Where `has_system` is true, add"
         " a system prompt with a requirement that every response must meet. `decline` says whether the right response"
         ' to the last turn is to decline it. Reply with JSON only: {"system": text or null, "steps": [text, ...],'
         ' "decline": true or false}.'

@@ -119,11 +119,11 @@ def test_what_cannot_work_is_told(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="assistants that differ"):
         run(tmp_path / "journal.jsonl", assistants=(ScriptedAssistant(2), ScriptedAssistant(2)))
     (tmp_path / "journal.jsonl").write_text('{"dialogue": {}}\n')
-    with pytest.raises(DataError, match="journal.jsonl:1: this is no dialogue"):
+    with pytest.raises(DataError, match=r"journal\.jsonl:1: this is no dialogue"):
         run(tmp_path / "journal.jsonl")
 
 
-# -- over HTTP -----------------------------------------------------------------------------------------------------------
+# -- over HTTP ---------------------------------------------------------------------------------------------------------
 
 
 def by_content(body: dict[str, Any]) -> Reply:
