@@ -24,6 +24,7 @@ def judged_chain() -> Recipe:
     return recipe.model_copy(update={"stages": stages})
 
 
+@pytest.mark.slow
 def test_what_a_judge_was_asked_is_reported_and_no_part_of_the_artifact(
     home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

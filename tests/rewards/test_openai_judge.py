@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rufus_core.errors import ConfigError, InfrastructureError
-from rufus_core.rewards.chat_client import MOST_WAIT_SECONDS, ChatClient, retry_after_seconds
+from rufus_core.rewards.chat_client import ChatClient
+from rufus_core.rewards.json_client import MOST_WAIT_SECONDS, retry_after_seconds
 from rufus_core.rewards.openai_judge import OpenAIJudge, read_score, read_yes_or_no
 from rufus_core.rewards.usage import JudgeUsage, Prices, UsageMeter
 from rufus_core.types import Message
