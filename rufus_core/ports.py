@@ -138,6 +138,20 @@ class Judge(Protocol):
         ...
 
 
+class RewardScorer(Protocol):
+    """A reward model: scores final responses, on a scale of its own (RM-D3)."""
+
+    @property
+    def identity(self) -> str: ...
+
+    def scores(self, responses: Sequence[tuple[Sequence[Message], str]]) -> list[float]:
+        """One for each prompt and final response, of which only the text after its reasoning is seen.
+
+        A score that is no finite number says nothing. Raises InfrastructureError when none can be had.
+        """
+        ...
+
+
 class MetricSink(Protocol):
     """Where a job reports its progress. The core writes lines to a file; adapters pass them on."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
-
 from rufus_core.data.generators.chat import preference_pairs
 from rufus_core.data.holdout import split_of
+from rufus_core.data.preference_sets import Candidate
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.resume import training_state
-from rufus_core.rewards.preference import analyse_pairs, is_valid
+from rufus_core.rewards.preference import is_valid
+from rufus_core.rewards.preference_analysis import analyse
 from rufus_core.rollout.policy import load_policy
 from rufus_core.settings import RewardModelSettings
 from rufus_core.training.reward_model import RewardModel, train_reward_model
@@ -35,6 +35,12 @@ def build_reward_model(job: Job) -> Outcome:
         metrics = train_reward_model(model, train, heldout, settings, job.document.seed, report, state)
     metrics |= {"train_pairs": float(len(train)), "invalid_pairs": float(len(made) - len(pairs))}
     model.save(job.output)
-    table = analyse_pairs(heldout, model.score)
-    (job.output / "preference_analysis.json").write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+    candidates = [Candidate(prompt=pair.prompt, chosen=pair.chosen, rejected=pair.rejected) for pair in heldout]
+    analysis = analyse(
+        "heldout",
+        candidates,
+        model,
+        lambda text: len(model.chat.tokenizer(text, add_special_tokens=False)["input_ids"]),
+    )
+    (job.output / "preference_analysis.json").write_text(analysis.model_dump_json(indent=1) + "\n", encoding="utf-8")
     return Outcome(metrics, step=settings.steps)

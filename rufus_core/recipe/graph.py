@@ -20,7 +20,7 @@ VERSIONS = {
     "base": "3",
     "problems": "2",
     "screen": "2",
-    "reward_model": "5",
+    "reward_model": "6",
     "training": "3",
     "checkpoint": "1",
     "scores": "3",

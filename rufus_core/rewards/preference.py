@@ -1,18 +1,16 @@
-"""What surrounds the reward model (section 10): diagnostic, validity filter, length penalty and analysis of pairs."""
+"""What surrounds the reward model (section 10): diagnostic, validity filter and length penalty."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from statistics import fmean
 
 from rufus_core.data.preferences import PreferencePair
 from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.judges import LexicalJudge
 from rufus_core.rewards.rubrics import words_of
 from rufus_core.rewards.timed import timed
-from rufus_core.types import Message, Problem, Verdict
+from rufus_core.types import Problem, Verdict
 
 MAX_WORDS = 16
 MAX_REPEATED_SHARE = 0.2
@@ -71,31 +69,3 @@ def over_length_penalty(score: float, num_tokens: int, threshold: int, maximum: 
     if score <= 0 or num_tokens <= threshold:
         return score
     return score * max(0.0, 1 - (num_tokens - threshold) / (maximum - threshold))
-
-
-def analyse_pairs(
-    pairs: Iterable[PreferencePair], score: Callable[[Sequence[Message], str], float]
-) -> dict[str, float]:
-    """Offline analysis of one data set by one reward model (T13). Scores of different sets don't compare (RM-D3).
-
-    Args:
-        score: of a response to a prompt.
-
-    Returns:
-        `candidates` and `valid` counts; over the valid pairs the mean scores of chosen and rejected responses, the mean
-        `margin` between them, and `agreement`, the share in which the chosen one scores higher. Without a valid pair,
-        the counts alone.
-    """
-    everything = list(pairs)
-    valid = [pair for pair in everything if is_valid(pair)]
-    counts = {"candidates": float(len(everything)), "valid": float(len(valid))}
-    if not valid:
-        return counts
-    chosen = [score(pair.prompt, pair.chosen) for pair in valid]
-    rejected = [score(pair.prompt, pair.rejected) for pair in valid]
-    return counts | {
-        "chosen": fmean(chosen),
-        "rejected": fmean(rejected),
-        "margin": fmean(chosen) - fmean(rejected),
-        "agreement": fmean(a > b for a, b in zip(chosen, rejected, strict=True)),
-    }

@@ -25,6 +25,7 @@ from rufus_core.training.optimizer import make_optimizer, optimizer_step
 from rufus_core.training.state import UNKEPT, Position, Unkept
 from rufus_core.types import Message
 
+BUILTIN = "builtin:bradley-terry"
 _HEAD_FILE = "value_head.safetensors"
 
 
@@ -62,6 +63,14 @@ class RewardModel(nn.Module):
     @torch.no_grad()
     def score(self, prompt: Sequence[Message], response: str) -> float:
         return float(self([self.encode(prompt, response)])[0])
+
+    @property
+    def identity(self) -> str:
+        return BUILTIN
+
+    def scores(self, responses: Sequence[tuple[Sequence[Message], str]]) -> list[float]:
+        """One at a time: batched ones would differ in their last digits."""
+        return [self.score(prompt, response) for prompt, response in responses]
 
     def save(self, folder: Path) -> None:
         Policy(self.trunk, self.chat).save(folder)

@@ -136,7 +136,7 @@ def test_the_reward_model_is_measured_on_held_out_pairs(chain: Runner) -> None:
     record: Record = chain.run("stages/rlhf/reward_model")
     assert record.metrics["heldout_pairs"] > 0
     table = json.loads((chain.path("stages/rlhf/reward_model") / "preference_analysis.json").read_text())
-    assert table["candidates"] == record.metrics["heldout_pairs"]
+    assert table["num_candidates"] == record.metrics["heldout_pairs"]
 
 
 def test_the_reward_model_sees_no_invalid_pair_RM_D1(
@@ -154,4 +154,4 @@ def test_the_reward_model_sees_no_invalid_pair_RM_D1(
     lost = sum(whole[name] - record.metrics[name] for name in ("train_pairs", "heldout_pairs"))
     assert 0 < lost <= 10  # some were of the validation split
     table = json.loads((Store(tmp_path / "store").path(record) / "preference_analysis.json").read_text())
-    assert table["candidates"] == table["valid"]
+    assert table["num_candidates"] == table["num_valid"]

@@ -1,4 +1,4 @@
-"""Around the reward model: diagnostic, validity (RM-D1), length penalty (RM-R2), analysis of pairs (T13)."""
+"""Around the reward model: diagnostic, validity (RM-D1), length penalty (RM-R2)."""
 
 import pytest
 from hypothesis import given
@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from rufus_core.data.preferences import PreferencePair
 from rufus_core.rewards.preference import (
-    analyse_pairs,
     is_degenerate,
     is_valid,
     over_length_penalty,
@@ -66,6 +65,7 @@ def test_repeated_share_is_a_share(text):
 
 
 def test_the_three_vectors_RM_R2():
+    """Quoted: (score -2, over-length) -> -2; (score 3, within length) -> 3; (score 3, over-length) -> less than 3."""
     assert over_length_penalty(-2, 3000, 2000, 8000) == -2
     assert over_length_penalty(3, 1999, 2000, 8000) == 3
     assert over_length_penalty(3, 3000, 2000, 8000) < 3
@@ -86,23 +86,3 @@ def test_longer_is_never_better_and_signs_stay_RM_R2(score, left, right):
     assert long <= short <= max(score, 0) or short == long == score
     assert (score > 0) >= (long > 0)
     assert score > 0 or long == score
-
-
-def test_analysis_counts_valid_pairs_and_compares_scores_T13():
-    pairs = [
-        pair("Thanks, the ship sails.", "Shut up, the ship."),
-        pair("Shut up, the ship.", "Thanks, the ship sails."),
-        pair("Thanks, the ship sails on.", "Shut up, the ship."),
-        pair("Thanks, the ship sails.", ""),
-    ]
-    scores = {"Thanks, the ship sails.": 2.0, "Thanks, the ship sails on.": 5.0, "Shut up, the ship.": -1.0}
-    result = analyse_pairs(pairs, lambda prompt, response: scores[response])
-    assert result == {
-        "candidates": 4,
-        "valid": 3,
-        "chosen": pytest.approx(2.0),
-        "rejected": pytest.approx(0.0),
-        "margin": pytest.approx(2.0),
-        "agreement": pytest.approx(2 / 3),
-    }
-    assert analyse_pairs(pairs[3:], lambda prompt, response: 0.0) == {"candidates": 1, "valid": 0}
