@@ -18,7 +18,6 @@ from rufus_core.data.synthesis.dialogue import Dialogue
 MAX_TOKENS = 16_384  # of the whole conversation: the open choice after IF-T3
 MAX_DECLINE_SHARE = 0.05  # the same
 MAX_PASS_RATE = 0.8  # IF-D3, IF-D6
-TEACHER_ATTEMPTS, POLICY_ATTEMPTS = 4, 8
 
 
 class DropReason(enum.StrEnum):
