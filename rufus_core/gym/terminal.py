@@ -51,7 +51,7 @@ class TerminalGym:
         workdir = check_workdir(truth["workdir"])
         writable = (workdir, "/tmp", "/logs", "/tests")  # noqa: S108 - inside the sandbox
         boot = self._spawner.submit(
-            Sandbox, self.isolation, self._runner, writable, self._max_processes, self._memory_bytes
+            Sandbox, self.isolation, self._runner, writable, self._max_processes, self._memory_bytes, session=True
         )
         terminal = Terminal(boot.result(), truth, self._tools)
         terminal.start()

@@ -23,13 +23,19 @@ class Sandbox:
     """One sandbox, alive until `close`. Used from one thread at a time; started from a thread that outlives it."""
 
     def __init__(
-        self, report: IsolationReport, runner: Path, writable: Sequence[str], processes: int, memory_bytes: int
+        self,
+        report: IsolationReport,
+        runner: Path,
+        writable: Sequence[str],
+        processes: int,
+        memory_bytes: int,
+        session: bool = False,
     ) -> None:
         """Raises InfrastructureError when the sandbox doesn't boot."""
         self._scratch = None if report.isolated else Path(tempfile.mkdtemp(prefix="rufus-unisolated-"))
         self.root = str(self._scratch or "")
         command, environment = runner_command(
-            report, runner, self._scratch or Path("/"), writable, processes, memory_bytes
+            report, runner, self._scratch or Path("/"), writable, processes, memory_bytes, session
         )
         with tempfile.TemporaryFile() as log:
             self._process = subprocess.Popen(  # noqa: S603
