@@ -9,7 +9,6 @@ Layout of the data, and why the architecture comes first: seccomp(2); instructio
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from errno import EAFNOSUPPORT, ENOSYS, EPERM
 
 # name: (number on x86-64, number on aarch64); None where there is no such call
@@ -80,6 +79,7 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "clock_adjtime": (305, 266),
     "sethostname": (170, 161),
     "setdomainname": (171, 162),
+    "ioprio_set": (251, 30),
     "vhangup": (153, 58),
     "nfsservctl": (180, 42),
     "iopl": (172, None),
@@ -97,6 +97,24 @@ _REFUSED: dict[str, tuple[int | None, int | None]] = {
     "msgget": (68, 186),
 }
 
+# Refused by their arguments, of which the filter sees numbers only, not what they point to.
+_JUDGED: dict[str, tuple[int, int]] = {
+    "clone": (56, 220),
+    "clone3": (435, 435),
+    "ioctl": (16, 29),
+    "mmap": (9, 222),
+    "socket": (41, 198),
+    "socketpair": (53, 199),
+    "setpriority": (141, 140),
+    # the first argument is a process
+    "prlimit64": (302, 261),
+    "sched_setparam": (142, 118),
+    "sched_setscheduler": (144, 119),
+    "sched_setaffinity": (203, 122),
+    "sched_setattr": (314, 274),
+}
+_OF_A_PROCESS = ("prlimit64", "sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr")
+
 _NAMESPACE_FLAGS = 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x1000_0000 | 0x2000_0000 | 0x4000_0000
 _SHARED_ANONYMOUS = 0x01 | 0x20
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: they type into the launcher's terminal
@@ -109,24 +127,7 @@ _LOAD, _AND, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45
 _ALLOW, _ERRNO, _KILL_PROCESS = 0x7FFF_0000, 0x0005_0000, 0x8000_0000
 
 
-@dataclass(frozen=True, slots=True)
-class _Machine:
-    """What an architecture calls itself, and its numbers of the calls whose arguments count."""
-
-    audit: int
-    column: int
-    clone: int
-    clone3: int
-    socket: int
-    socketpair: int
-    ioctl: int
-    mmap: int
-
-
-_MACHINES = {
-    "x86_64": _Machine(0xC000_003E, 0, clone=56, clone3=435, socket=41, socketpair=53, ioctl=16, mmap=9),
-    "aarch64": _Machine(0xC000_00B7, 1, clone=220, clone3=435, socket=198, socketpair=199, ioctl=29, mmap=222),
-}
+_MACHINES = {"x86_64": (0xC000_003E, 0), "aarch64": (0xC000_00B7, 1)}  # AUDIT_ARCH_*, column of the tables
 
 
 def filter_program(machine: str, session: bool) -> bytes | None:
@@ -135,32 +136,43 @@ def filter_program(machine: str, session: bool) -> bytes | None:
     A foreign architecture's call kills the process. A session may open IPv4 and IPv6 sockets, of which its empty
     network has only the loopback, and map shared memory: it runs servers and databases, and ends with its episode.
     """
-    known = _MACHINES.get(machine)
-    if known is None:
+    if machine not in _MACHINES:
         return None
-    families = (_UNIX, _INET, _INET6) if session else (_UNIX,)
-    lines = [_line(_LOAD, _ARCHITECTURE), _line(_EQUAL, known.audit, 1), _line(_RETURN, _KILL_PROCESS)]
+    audit, column = _MACHINES[machine]
+    lines = [_line(_LOAD, _ARCHITECTURE), _line(_EQUAL, audit, 1), _line(_RETURN, _KILL_PROCESS)]
     lines += [_line(_LOAD, _NUMBER)]
     if machine == "x86_64":
         lines += [_line(_AT_LEAST, _X32, 0, 1), _refuse(EPERM)]
-    for numbers in _REFUSED.values():
-        number = numbers[known.column]
-        if number is not None:
-            lines += _call(number, [_refuse(EPERM)])
-    lines += _call(known.clone3, [_refuse(ENOSYS)])  # its flags are in memory, out of reach; callers fall back to clone
-    lines += _call(known.clone, [_argument(0), _line(_ANY_BIT, _NAMESPACE_FLAGS, 0, 1), _refuse(EPERM), _ALLOWED])
-    lines += _call(known.ioctl, [_argument(1), *_if_one_of(_TERMINAL_INJECTION, _refuse(EPERM)), _ALLOWED])
-    for number in (known.socket, known.socketpair):
-        lines += _call(number, [_argument(0), *_if_one_of(families, _ALLOWED), _refuse(EAFNOSUPPORT)])
-    if not session:
-        masked = [_argument(3), _line(_AND, _SHARED_ANONYMOUS)]
-        lines += _call(known.mmap, [*masked, *_if_one_of((_SHARED_ANONYMOUS,), _refuse(EPERM)), _ALLOWED])
+    blocks = [(number, [_refuse(EPERM)]) for number in refused_calls(machine).values()]
+    blocks += [(_JUDGED[name][column], block) for name, block in _judgements(session).items()]
+    for number, block in blocks:
+        lines += [_line(_EQUAL, number, 0, len(block)), *block]  # a block returns
     return b"".join([*lines, _ALLOWED])
+
+
+def _judgements(session: bool) -> dict[str, list[bytes]]:
+    """For each judged call, the block that decides it."""
+    families = (_UNIX, _INET, _INET6) if session else (_UNIX,)
+    of_family = [_argument(0), *_if_one_of(families, _ALLOWED), _refuse(EAFNOSUPPORT)]
+    of_itself = [_argument(0), *_if_one_of((0,), _ALLOWED), _refuse(EPERM)]  # of pid 1, it would stay for the next
+    blocks = {
+        "clone": [_argument(0), _line(_ANY_BIT, _NAMESPACE_FLAGS, 0, 1), _refuse(EPERM), _ALLOWED],
+        "clone3": [_refuse(ENOSYS)],  # its flags are in memory; callers fall back to clone
+        "ioctl": [_argument(1), *_if_one_of(_TERMINAL_INJECTION, _refuse(EPERM)), _ALLOWED],
+        "socket": of_family,
+        "socketpair": of_family,
+        "setpriority": [_argument(0), _line(_EQUAL, 0, 1), _refuse(EPERM), _argument(1), *of_itself[1:]],
+        **dict.fromkeys(_OF_A_PROCESS, of_itself),
+    }
+    if not session:
+        shared = [_argument(3), _line(_AND, _SHARED_ANONYMOUS)]
+        blocks["mmap"] = [*shared, *_if_one_of((_SHARED_ANONYMOUS,), _refuse(EPERM)), _ALLOWED]
+    return blocks
 
 
 def refused_calls(machine: str) -> dict[str, int]:
     """Name and number of every call that is refused whatever its arguments are."""
-    column = _MACHINES[machine].column
+    _, column = _MACHINES[machine]
     return {name: number for name, numbers in _REFUSED.items() if (number := numbers[column]) is not None}
 
 
@@ -174,11 +186,6 @@ def _refuse(errno: int) -> bytes:
 
 
 _ALLOWED = _line(_RETURN, _ALLOW)
-
-
-def _call(number: int, block: list[bytes]) -> list[bytes]:
-    """The block, which returns, for one call only."""
-    return [_line(_EQUAL, number, 0, len(block)), *block]
 
 
 def _argument(index: int) -> bytes:
