@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import psutil
 import pytest
 
-from rufus_core.sandbox.interpreter import InterpreterPool, ProgramResult
+from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.sandbox.seccomp import refused_calls
 from tests.sandbox.real import require_isolation
 
@@ -85,11 +85,6 @@ def refused(pool: InterpreterPool, program: str) -> None:
     lines = result.stdout.splitlines()
     assert lines
     assert all(line.startswith("refused") for line in lines), lines
-
-
-def ends(result: ProgramResult, *statuses: str) -> None:
-    assert result.status in statuses, result
-    assert "BROKEN" not in result.stdout
 
 
 def named(attacks: Mapping[str, object]) -> list[object]:
