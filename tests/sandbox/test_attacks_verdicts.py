@@ -322,7 +322,7 @@ def cases():
             yield pytest.param(program, check, id=f"{name}-{form}", marks=marks)
 
 
-@pytest.mark.parametrize(("program", "check"), cases())
+@pytest.mark.parametrize(("program", "check"), [*cases()])
 def test_no_program_is_paid(pool, program, check):
     told = pool.run_checks(program, [check, "assert 2 + 2 == 4"], timeout_seconds=1.0)
     assert not told.passed
