@@ -78,8 +78,9 @@ def _sandbox() -> Check:
     from rufus_core.sandbox.isolation import probe
 
     report = probe()
-    detail = f"bubblewrap at {report.bubblewrap}" if report.isolated else report.reason
-    return Check("sandbox", report.isolated, detail, hint=report.hint)
+    identity = {"root": "a user of its own", "user": "a user namespace"}[report.launch]
+    detail = f"bubblewrap at {report.bubblewrap}: {identity}, a system call filter, no network"
+    return Check("sandbox", report.isolated, detail if report.isolated else report.reason, hint=report.hint)
 
 
 def _machine(home: Path) -> Iterator[Check]:
