@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from rufus_core.data.generators import (
     arithmetic,
     chat,
+    constraints,
     instructions,
     mcp_worlds,
     puzzles,
@@ -24,10 +25,14 @@ from rufus_core.types import Json, Message, Problem
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """`problems(seed, count, options)`: distinct, deterministic. `demonstrate(problem, rng, wrong)` answers one."""
+    """`problems(seed, count, options)`: distinct, deterministic. `demonstrate(problem, rng, wrong)` answers one.
+
+    The miniature's vocabulary is counted from what generators with a `closed_vocabulary` write.
+    """
 
     problems: Callable[[int, int, Mapping[str, Json]], Iterator[Problem]]
     demonstrate: Callable[[Problem, random.Random, bool], list[Message]]
+    closed_vocabulary: bool = True
 
 
 GENERATORS: dict[str, Generator] = {
@@ -37,6 +42,7 @@ GENERATORS: dict[str, Generator] = {
     "python_functions": Generator(python_problems.functions, python_problems.demonstrate),
     "python_programs": Generator(python_problems.programs, python_problems.demonstrate),
     "instructions": Generator(instructions.problems, instructions.demonstrate),
+    "constraints": Generator(constraints.problems, constraints.demonstrate, closed_vocabulary=False),
     "mcp_worlds": Generator(mcp_worlds.problems, mcp_worlds.demonstrate),
     "terminal": Generator(terminal_problems.problems, terminal_problems.demonstrate),
     "search_corpus": Generator(search_corpus.problems, search_corpus.demonstrate),

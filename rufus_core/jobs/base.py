@@ -73,7 +73,7 @@ def _parameters(policy: Policy) -> float:
 def _generated_texts() -> Iterator[str]:
     """What the generators write, with a seed of its own: the vocabulary depends on no problem set."""
     rng = random.Random(0)
-    for generator in GENERATORS.values():
+    for generator in (generator for generator in GENERATORS.values() if generator.closed_vocabulary):
         for problem in generator.problems(0, _SAMPLES_PER_GENERATOR, {}):
             yield " ".join(tool.name for tool in problem.tools)
             for message in (*problem.prompt, *generator.demonstrate(problem, rng, False)):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+from rufus_core.data.constraints.text import words_of
 from rufus_core.data.preferences import PreferencePair
 from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.judges import LexicalJudge
-from rufus_core.rewards.rubrics import words_of
 from rufus_core.rewards.timed import timed
 from rufus_core.types import Problem, Verdict
 

@@ -46,8 +46,12 @@ def versions() -> dict[str, str]:
 
 
 def stale(old_versions: dict[str, str], old: dict[str, str], new: dict[str, str]) -> list[str]:
-    """Kinds that are made from changed outputs and still have their old version."""
-    changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)}
+    """Kinds that are made from changed outputs and still have their old version.
+
+    A new generator of an open vocabulary changes nothing that was made before it.
+    """
+    opened = {name for name in new.keys() - old.keys() if name in GENERATORS and not GENERATORS[name].closed_vocabulary}
+    changed = {name for name in old.keys() | new.keys() if old.get(name) != new.get(name)} - opened
     kinds = KINDS if changed - {PAIRS} else ("reward_model",) if changed else ()
     return [kind for kind in kinds if old_versions[kind] == VERSIONS[kind]]
 
@@ -64,6 +68,8 @@ def test_what_is_stale_depends_on_what_changed() -> None:
     assert stale(now, same, same) == []
     assert stale(now, same, same | {PAIRS: "other"}) == ["reward_model"]
     assert stale(now, same, same | {"chat": "other"}) == list(KINDS)
+    assert stale(now, {name: same[name] for name in same if name != "constraints"}, same) == []
+    assert stale(now, {name: same[name] for name in same if name != "chat"}, same) == list(KINDS)
     assert stale(now | {"problems": "0"}, same, same | {"chat": "other"}) == ["base", "reward_model"]
 
 

@@ -6,8 +6,11 @@ from hypothesis import strategies as st
 
 from rufus_core.errors import DataError, InfrastructureError
 from rufus_core.rewards.judges import LexicalJudge
-from rufus_core.rewards.rubrics import RUBRICS, score_rubrics
+from rufus_core.rewards.rubrics import score_rubrics
 from rufus_core.types import Message, Problem, VerdictKind
+
+# The kinds that the miniature asks for
+ASKED = ("num_words", "first_word", "last_word", "include_word", "exclude_word", "end_sign", "commas")
 
 
 class DeadJudge:
@@ -86,7 +89,7 @@ def test_the_judge_is_not_asked_where_code_decides_IF_R2():
     assert score([{"kind": "num_words", "count": 1}], "ship", DeadJudge()).passed
 
 
-@given(st.sampled_from(sorted(RUBRICS)), st.text(max_size=40))
+@given(st.sampled_from(ASKED), st.text(max_size=40))
 def test_checkers_are_pure_and_never_crash(kind, text):
     rubric = {"kind": kind, "count": 2, "word": "ship", "sign": "!"}
     assert score([rubric], text) == score([rubric], text)

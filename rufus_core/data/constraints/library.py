@@ -99,14 +99,14 @@ def conflict(one: Constraint, other: Constraint) -> bool:
 def positive(constraint: Constraint, rng: random.Random) -> str:
     """A text that meets the constraint."""
     text = draft(rng)
-    return text if holds(constraint, text) else kind_of(constraint).mend(text, constraint, rng)
+    return text if holds(constraint, text) else kind_of(constraint).mend(text, constraint, rng).strip()
 
 
 def negative(constraint: Constraint, text: str, rng: random.Random) -> str:
     """A text that meets the constraint, changed so that it doesn't, and in little else where that can be."""
     kind = kind_of(constraint)
     for _ in range(5):  # a word put in by chance may happen to be right
-        spoilt = kind.spoil(text, constraint, rng)
+        spoilt = kind.spoil(text, constraint, rng).strip()
         if not kind.check(spoilt, constraint):
             break
     return spoilt

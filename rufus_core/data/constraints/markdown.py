@@ -11,7 +11,7 @@ from rufus_core.data.constraints.text import insert_block, item, paragraphs_of, 
 from rufus_core.data.constraints.vocabulary import LABELS
 
 _BULLET = re.compile(r"[-*+] +\S")
-_NESTED = re.compile(r"(?: {2,}|\t)[ \t]*[-*+] +\S")
+_NESTED = re.compile(r"(?:  |\t)[ \t]*[-*+] +\S")
 _NUMBERED = re.compile(r"(\d{1,6})[.)] +\S", re.ASCII)
 _HEADING = re.compile(r"#{1,6} +\S")
 _QUOTED = re.compile(r"> ?\S")

@@ -86,11 +86,14 @@ def _start_one_otherwise(text: str, _args: Args, rng: random.Random) -> str:
 
 
 def _vary_starts(text: str, _args: Args, rng: random.Random) -> str:
-    for place, start in enumerate(_starts(text)):
-        if start in _starts(text)[:place]:
-            other = pick(rng, lambda word: word not in _starts(text))  # noqa: B023 - called at once
-            text = map_sentences(text, lambda i, said: put(said, 0, other) if i == place else said)  # noqa: B023
-    return text
+    starts = _starts(text)
+    used = set(starts)
+    fresh: dict[int, str] = {}
+    for place, start in enumerate(starts):
+        if start in starts[:place]:
+            fresh[place] = pick(rng, lambda word: word not in used)
+            used.add(fresh[place])
+    return map_sentences(text, lambda place, said: put(said, 0, fresh[place]) if place in fresh else said)
 
 
 def _repeat_start(text: str, _args: Args, rng: random.Random) -> str:

@@ -25,6 +25,11 @@ def _distinct(text: str, _args: Args) -> int:
     return len(set(words_of(text)))
 
 
+def _unsaid(text: str, rng: random.Random) -> str:
+    said = set(words_of(text))
+    return pick(rng, lambda word: word not in said)
+
+
 def _drop_distinct(text: str, _args: Args, rng: random.Random) -> str:
     """One word becomes another one of the text, everywhere."""
     words = sorted(set(words_of(text)))
@@ -48,7 +53,7 @@ NUMBER_OF_WORDS = Unit(
 )
 DISTINCT_WORDS = Unit(
     count=_distinct,
-    add=lambda text, _, rng: insert_inside(text, pick(rng, lambda word: word not in words_of(text)), rng),
+    add=lambda text, _, rng: insert_inside(text, _unsaid(text, rng), rng),
     drop=_drop_distinct,
 )
 LONG = Unit(
@@ -88,8 +93,7 @@ def _spread(text: str, args: Args, rng: random.Random) -> str:
     for index, word in enumerate(words_of(text)):
         seen[word] += 1
         if seen[word] > args["count"]:
-            unsaid = pick(rng, lambda other: other not in words_of(text))  # noqa: B023 - called at once
-            text = put(text, index, unsaid)
+            text = put(text, index, _unsaid(text, rng))
     return text
 
 
