@@ -122,7 +122,7 @@ def test_a_thousand_fuzzed_answers_get_a_boolean_each(name):
         assert verdict is holds(constraint, text)
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(20)
 @pytest.mark.parametrize("name", KINDS)
 def test_huge_answers_are_read_in_linear_time(name):
     """Each of these would take hours where a checker is quadratic: the test's own time limit is the assertion."""
@@ -147,7 +147,7 @@ def test_huge_answers_are_read_in_linear_time(name):
         "# ",
         "\U0001f600",
     ):
-        assert isinstance(holds(constraint, piece * 100_000), bool)
+        assert isinstance(holds(constraint, piece * 50_000), bool)
 
 
 @given(st.sampled_from(sorted(KINDS)), st.text(max_size=60))
