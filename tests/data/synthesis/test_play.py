@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from rufus_core.data.constraints import library
 from rufus_core.data.generators.instructions import compose
 from rufus_core.data.synthesis.dialogue import FailureReason, SynthesisSettings, Tactic
 from rufus_core.data.synthesis.play import Synthesis, synthesise
@@ -20,12 +21,12 @@ from rufus_core.errors import ConfigError, DataError, InfrastructureError
 from rufus_core.ports import ChatModel
 from rufus_core.rewards.chat_client import ChatClient
 from rufus_core.rewards.judges import LexicalJudge
-from rufus_core.rewards.rubrics import JUDGED, RUBRICS, score_rubrics
+from rufus_core.rewards.rubrics import JUDGED, score_rubrics
 from rufus_core.types import Message
 from tests.rewards.endpoint import Endpoint, Reply, failed, said
 
 SETTINGS = SynthesisSettings(count=24, min_turns=2, max_turns=4)
-KINDS = dict.fromkeys((*RUBRICS, *JUDGED), "its arguments")
+KINDS = dict.fromkeys((*library.KINDS, *JUDGED), "its arguments")
 ASSISTANTS = (ScriptedAssistant(2), ScriptedAssistant(5))
 
 
