@@ -21,7 +21,7 @@ from typing import Literal, Self
 from rufus_core.errors import ConfigError, DataError, InfrastructureError
 from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.timed import timed
-from rufus_core.types import Json, Verdict
+from rufus_core.types import Json, Problem, Verdict
 
 Mode = Literal["strict", "loose"]
 
@@ -53,6 +53,19 @@ def verify_instructions(
         InfrastructureError: no worker could be started.
     """
     return shared_verifier().verify(benchmark, instruction_ids, kwargs, prompt, response, mode)
+
+
+def verify_benchmark(problem: Problem, response: str | None) -> Verdict:
+    """`verify_instructions` of a problem whose family is the benchmark.
+
+    Its ground truth has `instruction_id_list` and `kwargs`, as the benchmarks' own records do, and perhaps a `mode`.
+    """
+    truth = problem.ground_truth
+    ids, kwargs = truth.get("instruction_id_list"), truth.get("kwargs")
+    if not isinstance(ids, list) or not isinstance(kwargs, list) or not all(isinstance(each, dict) for each in kwargs):
+        return Verdict.unscorable("the record has no `instruction_id_list` and `kwargs`")
+    prompt = problem.prompt[-1].content if problem.prompt else ""
+    return verify_instructions(problem.family, ids, kwargs, prompt, response, truth.get("mode", "strict"))
 
 
 def protocol(benchmark: str) -> str:

@@ -83,3 +83,19 @@ def test_a_row_that_cannot_be_graded_is_named(tmp_path, row, told):
     error = grade(tmp_path, [row]).exception
     assert isinstance(error, DataError)
     assert told in str(error)
+
+
+def test_a_benchmark_of_instructions_is_graded_by_its_own_package(tmp_path):
+    pytest.importorskip("lm_eval", reason="the extra `benchmarks` is not installed")
+    truth = {"instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+    row = {"family": "ifeval", "prompt": "Use no comma.", "ground_truth": truth}
+    rows = [
+        row | {"response": "None here."},
+        row | {"response": "One, here."},
+        row | {"ground_truth": {}, "response": "x"},
+    ]
+    assert verdicts(tmp_path, rows) == [
+        ("ifeval", "pass", "None here."),
+        ("ifeval", "fail", "One, here."),
+        ("ifeval", "unscorable", None),
+    ]

@@ -4,10 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rufus_core.errors import DataError, InfrastructureError
+from rufus_core.errors import ConfigError, DataError, InfrastructureError
 from rufus_core.rewards.judges import LexicalJudge
 from rufus_core.rewards.rubrics import score_rubrics
+from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.types import Message, Problem, VerdictKind
+from tests.sandbox.real import require_isolation
 
 # The kinds that the miniature asks for
 ASKED = ("num_words", "first_word", "last_word", "include_word", "exclude_word", "end_sign", "commas")
@@ -19,10 +21,17 @@ class DeadJudge:
     def score(self, criterion, text):
         raise InfrastructureError("no answer from the judge")
 
+    def holds(self, rubric, conversation, response):
+        raise InfrastructureError("no answer from the judge")
+
+
+def no_sandbox():
+    raise AssertionError("no checker runs here")
+
 
 def score(rubrics, text, judge=None):
     problem = Problem.build("instructions", "test", [Message(role="user", content="?")], {"rubrics": rubrics})
-    return score_rubrics(problem, text, judge or LexicalJudge())
+    return score_rubrics(problem, text, judge or LexicalJudge(), no_sandbox)
 
 
 @pytest.mark.parametrize(
@@ -100,3 +109,30 @@ def test_a_word_is_either_included_or_excluded(text):
     included, excluded = ({"kind": kind, "word": "ship"} for kind in ("include_word", "exclude_word"))
     if text.strip() and "<think>" not in text and "</think>" not in text:
         assert score([included], text).passed is not score([excluded], text).passed
+
+
+SHOUTS = {"kind": "generated", "source": "def shouts(text):\n    return text.isupper()\n", "function": "shouts"}
+
+
+def test_a_generated_checker_is_a_rubric_like_any_other_IF_R2():
+    require_isolation()
+    problem = Problem.build("instructions", "test", [Message(role="user", content="?")], {"rubrics": [SHOUTS]})
+    with InterpreterPool(1) as pool:
+        said = {text: score_rubrics(problem, text, LexicalJudge(), lambda: pool) for text in ("SHIP", "ship")}
+    assert {text: verdict.parts for text, verdict in said.items()} == {
+        "SHIP": {"0_generated": 1.0},
+        "ship": {"0_generated": 0.0},
+    }
+    with pytest.raises(ConfigError, match="needs a sandbox"):
+        score_rubrics(problem, "SHIP", LexicalJudge())
+
+
+def test_a_judge_sees_the_conversation_but_no_thinking():
+    class Asked(LexicalJudge):
+        def holds(self, rubric, conversation, response):
+            self.asked = (dict(rubric), [message.content for message in conversation], response)
+            return True
+
+    judge, rubric = Asked(), {"kind": "judge", "question": "Does it answer in French?"}
+    assert score([rubric], "<think>hm</think>Oui.", judge).passed
+    assert judge.asked == (rubric, ["?"], "Oui.")

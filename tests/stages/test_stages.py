@@ -16,7 +16,7 @@ from tests.sandbox.real import require_isolation
 from tests.stages.replay import Demonstrated, demonstrations, replay
 from tests.training import toy
 
-OF_FILES = {"math"}  # users bring these problems; no generator makes them
+OF_FILES = {"math", "ifeval", "ifbench"}  # users bring these problems; no generator makes them
 SANDBOXED = ("coding_rl", "coding_agent", "search_agent")
 
 
