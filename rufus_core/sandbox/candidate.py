@@ -1,103 +1,187 @@
 """One Python program from the inside: what the forked process does between its first and its last instruction.
 
 Standard library only: this module is loaded in a bare interpreter. Everything here shares its process with untrusted
-code, so nothing it says is believed without proof: values are compared outside, where alone the expected ones are
-known, and a statement counts as passed only with the nonce of its request.
+code, so nothing it says is believed: output and values are compared elsewhere, where alone the expected ones are known.
 """
 
 from __future__ import annotations
 
 import builtins
+import marshal
 import os
 import sys
 
+from rufus_core.sandbox.messages import read_message, write_message
+from rufus_core.sandbox.values import decode, encode
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
-RESULTS_FD = 3
+CALLS_FD, REPLIES_FD = 3, 4  # of a program that is tested: requests of the referee, and answers
+STEPS_FD, NEXT_FD, INPUTS_FD = 3, 4, 5  # of one that runs on several inputs: an end of each, leave for the next one
+_Function: Any = type(lambda: 0)
+_Cell = type((lambda cell: lambda: cell)(0).__closure__[0])  # type: ignore[index]  # importing `types` costs more
+MEMORY_CODE = 71  # the exit code that tells of a MemoryError which the program did not catch
 
 
-def plain(value: Any) -> Any:
-    """The value as exact built-in containers and scalars, read through the base types so that no override takes part.
-
-    Raises TypeError for anything else: such a value equals no literal.
-    """
-    kind = type(value)
-    if value is None or any(kind is exact for exact in (bool, int, float, complex, str, bytes)):
-        return value
-    if isinstance(value, int):
-        return int.__add__(value, 0)
-    if isinstance(value, float):
-        return float.__add__(value, 0.0)
-    if isinstance(value, complex):
-        return complex.__add__(value, 0j)
-    if isinstance(value, str):
-        return str.__str__(value)
-    if isinstance(value, bytes | bytearray):
-        return bytes(memoryview(value))
-    if isinstance(value, dict):
-        return {plain(key): plain(item) for key, item in dict.items(value)}
-    if isinstance(value, list):
-        return [plain(item) for item in list.__iter__(value)]
-    if isinstance(value, tuple):
-        return tuple([plain(item) for item in tuple.__iter__(value)])
-    if isinstance(value, set):
-        return {plain(item) for item in set.__iter__(value)}
-    if isinstance(value, frozenset):
-        return {plain(item) for item in frozenset.__iter__(value)}
-    raise TypeError(f"{kind.__name__} is no plain value")
+def run_program(code: bytes) -> int:
+    """Run the program as `__main__`, with its streams at 0, 1 and 2; returns the exit code."""
+    _prepare()
+    return _guard(lambda: _execute(code, "__main__"))
 
 
-def run_checks(namespace: dict[str, Any], original: dict[str, Any], checks: list[bytes], nonce: str) -> None:
-    """One line for each check: `v VALUE`, `p NONCE` (a statement passed) or `e EXCEPTION`.
-
-    A check sees the program's names, but the interpreter's own built-ins as they were before the program ran.
-    """
-    for check in checks:
-        kind, source = check[:1], check[1:].decode()
-        scope = {**namespace, "__builtins__": original, "__plain": plain}
-        try:
-            if kind == b"v":
-                line = "v " + ascii(plain(eval(compile(source, "<check>", "eval"), scope)))  # noqa: S307
-            else:
-                exec(compile(source, "<check>", "exec", optimize=0), scope)  # noqa: S102
-                line = "p " + nonce
-        except Exception as error:  # noqa: BLE001 - whatever a candidate raises is a failed check
-            line = "e " + type(error).__name__
-        os.write(RESULTS_FD, line.encode("ascii", "backslashreplace").replace(b"\n", b" ") + b"\n")
+def run_on_inputs(code: bytes, count: int) -> int:
+    """Run the program as `__main__` once for each of `count` inputs, one after the other, in this process."""
+    _prepare()
+    for place in range(count):
+        os.dup2(INPUTS_FD + place, 0)
+        exit_code = _guard(lambda: _execute(code, "__main__"))
+        os.write(STEPS_FD, b"%d\n" % exit_code)
+        if not os.read(NEXT_FD, 1):
+            break
+    return 0
 
 
-def run_program(code: bytes, checks: list[bytes] | None, nonce: str) -> int:
-    """Run the candidate in this process, with its streams at 0, 1 and 2 and results at 3; returns the exit code."""
+def serve_program(code: bytes, setup: bytes) -> int:
+    """Run the program, with the setup before and after it, and answer the referee; returns the exit code."""
+    _prepare()
+    original = dict(builtins.__dict__)
+
+    def work() -> None:
+        namespace: dict[str, Any] = {}
+        before, after = decode(setup)
+        exec(compile(before, "<setup>", "exec"), namespace)  # noqa: S102
+        namespace = _execute(code, "solution", namespace)
+        exec(compile(after, "<setup>", "exec"), namespace)  # noqa: S102
+        _Answers(namespace, original).serve()
+
+    return _guard(work)
+
+
+def _prepare() -> None:
     import _sitebuiltins
 
     for name in ("exit", "quit"):  # programs use them, and `-S` leaves them out
         setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D"))
-    original = dict(builtins.__dict__)
     sys.set_int_max_str_digits(0)
     sys.argv = ["program.py"]
+
+
+def _execute(code: bytes, name: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
+    module = type(sys)(name)
+    module.__dict__.update(names or {}, __name__=name)
+    sys.modules[name] = module
+    exec(compile(code, "<program>", "exec"), module.__dict__)  # noqa: S102
+    if name == "__main__" and "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()  # waits for its threads, as a normal end does
+    return module.__dict__
+
+
+def _guard(work: Callable[[], object]) -> int:
+    """Do the work with fresh standard streams; whatever it raises becomes an exit code and a traceback."""
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    module = type(sys)("__main__" if checks is None else "solution")
-    sys.modules[module.__name__] = module
     exit_code = 0
     try:
-        exec(compile(code, "<program>", "exec"), module.__dict__)  # noqa: S102
-        if checks is not None:
-            run_checks(module.__dict__, original, checks, nonce)
-        elif "threading" in sys.modules:
-            sys.modules["threading"]._shutdown()  # waits for its threads, as a normal end does
+        work()
     except SystemExit as stop:
         exit_code = stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except MemoryError:
-        os.write(RESULTS_FD, b"m\n")
-        exit_code = 1
+        exit_code = MEMORY_CODE
     except BaseException as error:  # noqa: BLE001 - the candidate's own failure, told on its stderr
-        own = error.__traceback__ and error.__traceback__.tb_next
+        own = error.__traceback__
+        while own and own.tb_frame.f_code.co_filename == _guard.__code__.co_filename:
+            own = own.tb_next
         sys.__excepthook__(type(error), error.with_traceback(own), own)
         exit_code = 1
     sys.stdout.flush()
     sys.stderr.flush()
     return exit_code & 0xFF
+
+
+class _Answers:
+    """Answers the referee: names, calls, attributes and expressions of this program.
+
+    What is no plain value stays here, and the referee gets its number.
+    """
+
+    def __init__(self, names: dict[str, Any], original: dict[str, Any]) -> None:
+        self.names, self.original = names, original
+        self.kept: list[Any] = []
+        self.numbers: dict[int, int] = {}  # by identity, which stays one's own as long as the object is kept
+
+    def serve(self) -> None:
+        """Until the referee ends. Only `Exception` is an answer: a call that exits has ended the program."""
+        while True:
+            try:
+                kind, *rest = read_message(CALLS_FD)
+            except EOFError:
+                return
+            try:
+                answer = [b"value", *getattr(self, kind.decode())(*rest)]
+            except Exception as error:  # noqa: BLE001 - the referee raises it anew
+                answer = [b"error", self.error(error)]
+            write_message(REPLIES_FD, answer)
+
+    def value(self, source: bytes) -> list[bytes]:
+        """An expression's plain value. It sees the built-ins as they were before the program ran."""
+        scope = {**self.names, "__builtins__": self.original}
+        return [encode(eval(compile(source, "<check>", "eval"), scope))]  # noqa: S307
+
+    def name(self, name: bytes) -> list[bytes]:
+        return [encode(self.names[name.decode()], self.keep)]
+
+    def attribute(self, data: bytes) -> list[bytes]:
+        owner, name = decode(data, self.find)
+        return [encode(getattr(owner, name), self.keep)]
+
+    def call(self, data: bytes) -> list[bytes]:
+        """A call's value, and its positional arguments as it left them, if it changed any of them."""
+        function, args, kwargs = decode(data, self.find)
+        before = [self.state(arg) for arg in args]
+        value = encode(function(*args, **kwargs), self.keep)
+        after = [self.state(arg) for arg in args]
+        return [value, *(b"" if new == old else new for old, new in zip(before, after, strict=True))]
+
+    def define(self, source: bytes) -> list[bytes]:
+        """Classes of a test: its calls have their objects as arguments."""
+        exec(compile(source, "<check>", "exec"), self.names)  # noqa: S102
+        return []
+
+    def state(self, arg: Any) -> bytes:
+        return encode(arg, self.keep) if isinstance(arg, list | dict | set) else b""
+
+    def keep(self, value: Any) -> bytes:
+        """An exception class goes by its name and its nearest built-in base, so that the referee can raise it."""
+        number = self.numbers.setdefault(id(value), len(self.kept))
+        if number == len(self.kept):
+            self.kept.append(value)
+        if isinstance(value, type) and issubclass(value, BaseException):
+            base = next(kind.__name__ for kind in value.__mro__ if kind.__module__ == "builtins")
+            return encode((number, value.__name__, base))
+        return encode((number,))
+
+    def find(self, data: bytes) -> Any:
+        kind, *rest = decode(data, self.find)
+        if kind == "kept":
+            return self.kept[rest[0]]
+        if kind == "function":
+            code, used, defaults, cells = rest
+            names = {**self.names, **used}
+            closure = tuple([_Cell(item) for item in cells])
+            function = _Function(marshal.loads(code), names, None, defaults, closure)  # noqa: S302
+            names.setdefault(function.__name__, function)  # it may call itself
+            return function
+        found = __import__(rest[0], fromlist=["_"])
+        for part in rest[1:]:
+            found = getattr(found, part)
+        return found
+
+    def error(self, error: Exception) -> bytes:
+        try:
+            return encode((type(error), error.args), self.keep)
+        except (TypeError, RecursionError):
+            return encode((type(error), ()), self.keep)

@@ -2,54 +2,30 @@
 
 from __future__ import annotations
 
-import secrets
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 from rufus_core.errors import InfrastructureError
-from rufus_core.sandbox.checks import Check, parse_check
+from rufus_core.ports import ChecksResult, Isolation, ProgramResult, ProgramStatus, Proof
+from rufus_core.sandbox.checks import Check, parse_check, parse_setup
 from rufus_core.sandbox.isolation import compile_runner, require
 from rufus_core.sandbox.process import Sandbox
+from rufus_core.sandbox.values import encode
 
-Status = Literal["ok", "error", "timeout", "memory", "output_limit", "process_limit"]
-_LIMITS: dict[str, Status] = {
+_LIMITS: dict[str, ProgramStatus] = {
     "timeout": "timeout",
     "memory": "memory",
     "output_limit": "output_limit",
     "process_limit": "process_limit",
 }
+_PROOFS: tuple[Proof, ...] = ("compared", "referee", "helpers")  # from the strongest to the weakest
 _GRACE_SECONDS = 10.0  # beyond the program's own deadline, which the supervisor keeps
 _ATTEMPTS = 2  # a program is pure, so it may run again when its sandbox died
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramResult:
-    """What a program did. `ok` is an exit code of 0; output is at most the limit and decoded with replacement."""
-
-    status: Status
-    stdout: str
-    stderr: str
-    exit_code: int
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class ChecksResult:
-    """How many checks passed, in order, until the first failure. `reason` is empty iff all did."""
-
-    num_passed: int
-    num_checks: int
-    reason: str = ""
-
-    @property
-    def passed(self) -> bool:
-        return not self.reason and self.num_passed == self.num_checks
 
 
 class InterpreterPool:
@@ -78,26 +54,73 @@ class InterpreterPool:
 
     def run(self, program: str, stdin: str = "", timeout_seconds: float = 10.0) -> ProgramResult:
         """Run a program as `__main__` to its end. Raises InfrastructureError only if no sandbox can be had."""
-        request = [b"program", *self._settings(program, timeout_seconds), _encode(stdin)]
-        started = time.perf_counter()
-        answer = self._submit(request, timeout_seconds)
-        seconds = time.perf_counter() - started
-        return _result(answer, seconds) if answer else ProgramResult("error", "", "the sandbox died", -9, seconds)
+        (result,) = self.run_cases(program, [stdin], timeout_seconds)
+        return result
 
-    def run_checks(self, program: str, checks: Sequence[str], timeout_seconds: float = 10.0) -> ChecksResult:
+    def run_cases(
+        self,
+        program: str,
+        inputs: Sequence[str],
+        timeout_seconds: float = 10.0,
+        *,
+        isolation: Isolation = "test",
+        accept: Callable[[int, ProgramResult], bool] | None = None,
+    ) -> list[ProgramResult]:
+        """Run a program on each input; see CodeSandbox.
+
+        With `accept`, requests double in size, so that a wrong program costs at most twice the inputs it got right.
+        """
+        results: list[ProgramResult] = []
+        size = len(inputs) if accept is None else 1
+        head = [b"program", *self._limits(timeout_seconds), isolation.encode(), b"0", _encode(program)]
+        while len(results) < len(inputs):
+            stdins = [_encode(stdin) for stdin in inputs[len(results) : len(results) + size]]
+            started = time.perf_counter()
+            answer = self._submit([*head, *stdins], timeout_seconds * len(stdins))
+            seconds = time.perf_counter() - started
+            if answer is None:
+                told = [ProgramResult("error", "", "the sandbox died", -9, seconds)]
+            else:
+                told = [_result(answer[place : place + 4], seconds) for place in range(0, len(answer), 4)]
+            for result in told:
+                results.append(result)
+                if accept is not None and not accept(len(results) - 1, result):
+                    return results
+            size *= 2
+        return results
+
+    def run_checks(
+        self,
+        program: str,
+        checks: Sequence[str],
+        timeout_seconds: float = 10.0,
+        *,
+        setup: str = "",
+        test_setup: str = "",
+        isolation: Isolation = "program",
+    ) -> ChecksResult:
         """Run a program, then each test statement against its names, until the first one that fails.
 
-        The program has `timeout_seconds`, and so has each check. Raises SyntaxError or ValueError for a check that is
-        no Python, InfrastructureError if no sandbox can be had.
+        See CodeSandbox. With isolation per test, the program runs again for each, and requests double in size.
         """
-        parsed = [parse_check(check) for check in checks]
-        nonce = secrets.token_hex(16)
-        sources = [(b"v" if check.is_value else b"p") + check.source.encode() for check in parsed]
-        request = [b"checks", *self._settings(program, timeout_seconds), nonce.encode(), *sources]
-        answer = self._submit(request, timeout_seconds * (len(parsed) + 1))
-        if not answer:
-            return ChecksResult(0, len(parsed), "the sandbox died")
-        return _judge(parsed, answer, nonce)
+        given = parse_setup(f"{setup}\n{test_setup}")
+        parsed = [parse_check(check, given) for check in checks]
+        proof = max((check.proof for check in parsed), key=_PROOFS.index, default=_PROOFS[0])
+        head = [b"checks", *self._limits(timeout_seconds), isolation.encode()]
+        code, setups = _encode(program), encode((setup, test_setup))
+        num_passed = 0
+        size = 1 if isolation == "test" else len(parsed)
+        while num_passed < len(parsed):
+            asked = parsed[num_passed : num_passed + size]
+            tests = encode((given.imports, [(check.kind, check.source, check.classes, check.names) for check in asked]))
+            request = [*head, str(len(asked)).encode(), code, setups, tests]
+            answer = self._submit(request, timeout_seconds * (len(asked) + 1))
+            passed, why = _judge(asked, answer)
+            num_passed += passed
+            if why:
+                return ChecksResult(num_passed, len(parsed), f"check {num_passed}: {why}", proof)
+            size *= 2
+        return ChecksResult(num_passed, len(parsed), "", proof)
 
     def close(self) -> None:
         """End all sandboxes. Calling it again does no harm."""
@@ -112,9 +135,8 @@ class InterpreterPool:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
-    def _settings(self, program: str, timeout_seconds: float) -> list[bytes]:
-        limits = (timeout_seconds, self._output_bytes, self._memory_bytes)
-        return [*(str(value).encode() for value in limits), _encode(program)]
+    def _limits(self, timeout_seconds: float) -> list[bytes]:
+        return [str(value).encode() for value in (timeout_seconds, self._output_bytes, self._memory_bytes)]
 
     def _submit(self, request: list[bytes], timeout_seconds: float) -> list[bytes] | None:
         """The answer; None when the program killed every sandbox it ran in."""
@@ -166,14 +188,15 @@ def _result(answer: list[bytes], seconds: float) -> ProgramResult:
     )
 
 
-def _judge(checks: list[Check], answer: list[bytes], nonce: str) -> ChecksResult:
-    lines = answer[4].decode("ascii", "replace").split("\n")[:-1]
+def _judge(checks: Sequence[Check], answer: list[bytes] | None) -> tuple[int, str]:
+    """How many checks passed, and why the next one did not."""
+    if answer is None:
+        return 0, "the sandbox died"
+    lines = answer[1].decode("ascii", "replace").split("\n")[:-1]
     for index, check in enumerate(checks):
         if index >= len(lines):
             status = answer[0].decode()
-            why = "the program ended before its checks did" if status == "exited" else status
-            return ChecksResult(index, len(checks), f"check {index}: {why}")
-        if not check.passes(lines[index], nonce):
-            what = lines[index][2:82] if lines[index].startswith("e ") else "wrong value"
-            return ChecksResult(index, len(checks), f"check {index}: {what}")
-    return ChecksResult(len(checks), len(checks))
+            return index, "the program ended before its checks did" if status == "exited" else status
+        if not check.passes(lines[index]):
+            return index, lines[index][2:82] if lines[index].startswith("e ") else "wrong value"
+    return len(checks), ""

@@ -31,6 +31,15 @@ UID = 65534  # in a user namespace
 SPARE_UIDS = range(61184, 65520)  # systemd's for services of a moment: within what containers map, nobody's home
 PYTHON_HOME = "/opt/python"
 RUNNER_HOME = "/opt/rufus"
+INSIDE = (
+    "runner",
+    "programs",
+    "supervision",
+    "messages",
+    "values",
+    "candidate",
+    "referee",
+)  # modules, standard library
 _START = "import sys; sys.path.insert(0, {home!r}); from rufus_core.sandbox.runner import main; sys.path.pop(0); main()"
 _TELL_STATUS = "print(open('/proc/self/status').read())"
 # The shell opens the filter, as a descriptor of its own; `user=` of Popen would fork the launcher's whole memory.
@@ -131,7 +140,7 @@ def require(allow_unisolated: bool) -> IsolationReport:
 def compile_runner(folder: Path) -> Path:
     """Byte-compile the supervisor into `folder`, so that a sandbox need not compile it at each start."""
     package = folder / "rufus_core" / "sandbox"
-    for name in ("runner", "candidate"):
+    for name in INSIDE:
         source = Path(__file__).with_name(f"{name}.py")
         compiled = package / f"{name}.pyc"
         py_compile.compile(str(source), cfile=str(compiled), dfile=f"{name}.py", doraise=True)
