@@ -6,6 +6,7 @@ code, so nothing it says is believed: output and values are compared elsewhere, 
 
 from __future__ import annotations
 
+import _sitebuiltins
 import builtins
 import marshal
 import os
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 CALLS_FD, REPLIES_FD = 3, 4  # of a program that is tested: requests of the referee, and answers
 STEPS_FD, NEXT_FD, INPUTS_FD = 3, 4, 5  # of one that runs on several inputs: an end of each, leave for the next one
+_TYPICAL = """
+def f(x, *rest, y=(1, 2), **more):
+    return [{a: b for a, b in x} for _ in y if x and not rest] or sorted(map(str, {1.5, "a"}), key=lambda z: z)
+print(*f([]), end="", flush=True)
+"""
 _Function: Any = type(lambda: 0)
 _Cell = type((lambda cell: lambda: cell)(0).__closure__[0])  # type: ignore[index]  # importing `types` costs more
 MEMORY_CODE = 71  # the exit code that tells of a MemoryError which the program did not catch
@@ -28,15 +34,14 @@ MEMORY_CODE = 71  # the exit code that tells of a MemoryError which the program 
 
 def run_program(code: bytes) -> int:
     """Run the program as `__main__`, with its streams at 0, 1 and 2; returns the exit code."""
-    _prepare()
     return _guard(lambda: _execute(code, "__main__"))
 
 
 def run_on_inputs(code: bytes, count: int) -> int:
     """Run the program as `__main__` once for each of `count` inputs, one after the other, in this process."""
-    _prepare()
     for place in range(count):
         os.dup2(INPUTS_FD + place, 0)
+        _open_streams()
         exit_code = _guard(lambda: _execute(code, "__main__"))
         os.write(STEPS_FD, b"%d\n" % exit_code)
         if not os.read(NEXT_FD, 1):
@@ -46,7 +51,6 @@ def run_on_inputs(code: bytes, count: int) -> int:
 
 def serve_program(code: bytes, setup: bytes) -> int:
     """Run the program, with the setup before and after it, and answer the referee; returns the exit code."""
-    _prepare()
     original = dict(builtins.__dict__)
 
     def work() -> None:
@@ -60,13 +64,16 @@ def serve_program(code: bytes, setup: bytes) -> int:
     return _guard(work)
 
 
-def _prepare() -> None:
-    import _sitebuiltins
-
+def prepare() -> None:
+    """What every program finds, made ready in the process that they are forked from: a page that they need not write
+    to is a page that is not copied, and a program's first `compile` costs more than the rest of its fork.
+    """
     for name in ("exit", "quit"):  # programs use them, and `-S` leaves them out
         setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D"))
     sys.set_int_max_str_digits(0)
     sys.argv = ["program.py"]
+    _open_streams()
+    exec(compile(_TYPICAL, "<typical>", "exec"), {})  # noqa: S102
 
 
 def _execute(code: bytes, name: str, names: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -79,11 +86,14 @@ def _execute(code: bytes, name: str, names: dict[str, Any] | None = None) -> dic
     return module.__dict__
 
 
-def _guard(work: Callable[[], object]) -> int:
-    """Do the work with fresh standard streams; whatever it raises becomes an exit code and a traceback."""
+def _open_streams() -> None:
     sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+
+
+def _guard(work: Callable[[], object]) -> int:
+    """Do the work; whatever it raises becomes an exit code and a traceback."""
     exit_code = 0
     try:
         work()

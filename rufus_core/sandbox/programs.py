@@ -49,7 +49,6 @@ class Programs:
 
     def __init__(self, root: str, budget: Budget) -> None:
         self.root, self.budget = root, budget
-        self.count = 0
         self.running: list[int] = []
         self.spoiled = False  # something of a program is left that only a new sandbox gets rid of
 
@@ -139,9 +138,11 @@ class Programs:
         return self._end(watch, status)[0], streams[verdicts].content()
 
     def _fork(self, fds: Sequence[int], limits: Limits, steps: int, work: Callable[..., int], *files: int) -> int:
-        """A child that has these descriptors, from 0 on, and no other. It ends with the exit code of its work."""
-        self.count += 1
-        folder = f"{self.root}/tmp/{self.count}"  # noqa: S108
+        """A child that has these descriptors, from 0 on, and no other. It ends with the exit code of its work.
+
+        It starts in an empty folder.
+        """
+        folder = f"{self.root}/tmp/{len(self.running) + 1}"  # noqa: S108
         os.mkdir(folder, 0o700)  # noqa: PTH102
         pid = os.fork()
         if pid:

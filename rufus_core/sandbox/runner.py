@@ -26,6 +26,7 @@ import resource
 import select
 import sys
 
+from rufus_core.sandbox.candidate import prepare
 from rufus_core.sandbox.messages import Message, write_message
 from rufus_core.sandbox.programs import Limits, Programs
 from rufus_core.sandbox.supervision import (
@@ -179,6 +180,7 @@ def main() -> None:
         limit(resource.RLIMIT_NPROC, 8 * budget.processes, 8 * budget.processes)
     os.chdir(root + sys.argv[4])
     server = Server(root, budget)
+    prepare()
     gc.collect()
     gc.freeze()  # a child's collector would touch, and so copy, all that it shares with this process
     while not server.programs.spoiled:
