@@ -104,7 +104,8 @@ def verl_side() -> Side:
     folder = Path(package.submodule_search_locations[0]) / "utils" / "reward_score" / "prime_code"
     # by its path: importing the whole package takes what only a trainer has
     spec = importlib.util.spec_from_file_location("prime_code", folder / "__init__.py")
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     sys.modules["prime_code"] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     compute = module.compute_score

@@ -104,7 +104,7 @@ def parse_check(text: str, setup: Setup = NO_SETUP) -> Check:
     classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
     imports = [ast.Import([ast.alias(name)]) for name in sorted(modules)]
     body = ast.Module([*imports, *(node for node in tree.body if node not in classes)], [])
-    read |= {node.name for node in classes}
+    read = (read - _stored(body)) | {node.name for node in classes}
     # a test of nothing but built-in names asks for a program that defines one of them
     names = {name for name in read if not hasattr(builtins, name)} or read
     return Check(
@@ -114,6 +114,14 @@ def parse_check(text: str, setup: Setup = NO_SETUP) -> Check:
         "\n\n".join(map(ast.unparse, classes)),
         helped=helped or bool(classes),
     )
+
+
+def _stored(tree: ast.AST) -> set[str]:
+    """The names that code itself gives values to, outside of its functions."""
+    if isinstance(tree, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+        return set()
+    own = {tree.id} if isinstance(tree, ast.Name) and isinstance(tree.ctx, ast.Store) else set()
+    return own.union(*map(_stored, ast.iter_child_nodes(tree)))
 
 
 def _cut(test: ast.expr, trusted: frozenset[str]) -> tuple[ast.expr, ast.cmpop, Any] | None:

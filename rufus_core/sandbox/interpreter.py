@@ -72,7 +72,7 @@ class InterpreterPool:
         """
         results: list[ProgramResult] = []
         size = len(inputs) if accept is None else 1
-        head = [b"program", *self._limits(timeout_seconds), isolation.encode(), b"0", _encode(program)]
+        head = [b"program", *self._limits(timeout_seconds), isolation.encode(), _encode(program)]
         while len(results) < len(inputs):
             stdins = [_encode(stdin) for stdin in inputs[len(results) : len(results) + size]]
             started = time.perf_counter()

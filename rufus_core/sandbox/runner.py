@@ -6,14 +6,15 @@ its child, so nothing outlives a program. Without isolation it is an ordinary pr
 A message in either direction is a list of byte fields. (Importing `json` would double the start-up time, and output
 need not be text.)
 
-    program  timeout output_limit memory isolation until_failure code stdin... -> (status exit_code stdout stderr)...
-    checks   timeout output_limit memory isolation num_tests code setup tests  -> status verdicts
-    shell    timeout output_limit command                                      -> status exit_code stdout stderr
+    program  timeout output_limit memory isolation code stdin...              -> (status exit_code stdout stderr)...
+    checks   timeout output_limit memory isolation num_tests code setup tests -> status verdicts
+    shell    timeout output_limit command                                     -> status exit_code stdout stderr
     upload   folder (path data)...                    -> "ok" | "failed" reason (the folder is emptied first)
     read     path limit                               -> "ok" data | "missing"
     ping                                              -> "ok"
 
-Status is "exited", "timeout", "memory", "output_limit" or "process_limit". Standard library only, with few imports, as
+"test" isolation is a fresh process for each input or test, "program" one for all. A program's answer may stop early:
+where its output is large, or its one process ended. Status is "exited", "timeout", "memory", "output_limit" or "process_limit". Standard library only, with few imports, as
 every sandbox pays for them.
 """
 
@@ -71,15 +72,16 @@ class Server:
 
     def python(self, kind: bytes, message: Message) -> list[bytes]:
         limits = Limits(message.take(), message.take(), message.take())
-        isolation, number = message.take(), int(message.take())
+        isolation = message.take()
+        num_tests = int(message.take()) if kind == b"checks" else 0
         files = [message.move(f"{self.root}/tmp") for _ in range(message.left)]  # noqa: S108
         code, *rest = files
         try:
             if kind == b"checks":
                 setup, tests = rest
-                return self.programs.check(limits, code, setup, tests, number, isolation == b"test")
+                return self.programs.check(limits, code, setup, tests, num_tests, isolation == b"test")
             run = self.programs.run_each if isolation == b"test" else self.programs.run_all
-            return run(limits, code, rest, bool(number))
+            return run(limits, code, rest)
         finally:
             for file in files:
                 os.close(file)

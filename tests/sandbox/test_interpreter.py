@@ -252,3 +252,89 @@ def test_mbpp_solutions_pass_their_own_asserts(pool):
         rows = [json.loads(line) for _, line in zip(range(60), file, strict=False)]
     failed = [row["task_id"] for row in rows if not pool.run_checks(row["code"], row["test_list"]).passed]
     assert failed == []
+
+
+@pytest.mark.parametrize("isolation", ["test", "program"])
+def test_a_program_runs_on_many_inputs(pool, isolation):
+    program = "import sys\nprint(int(input()) * 2)\nprint('told', file=sys.stderr)"
+    inputs = [f"{n}\n" for n in range(20)]
+    results = pool.run_cases(program, inputs, isolation=isolation)
+    assert [(r.status, r.stdout, r.stderr, r.exit_code) for r in results] == [
+        ("ok", f"{2 * n}\n", "told\n", 0) for n in range(20)
+    ]
+
+
+@pytest.mark.parametrize("isolation", ["test", "program"])
+def test_every_input_ends_typed_and_the_next_one_runs(pool, isolation):
+    program = """
+import sys
+n = int(input())
+if n == 1: 1 / 0
+if n == 2: sys.exit(3)
+if n == 3: x = 'a' * (1 << 31)
+print(n)
+"""
+    results = pool.run_cases(program, [str(n) for n in range(5)], isolation=isolation)
+    assert [(r.status, r.exit_code) for r in results] == [
+        ("ok", 0),
+        ("error", 1),
+        ("error", 3),
+        ("memory", 1),
+        ("ok", 0),
+    ]
+    assert results[4].stdout == "4\n"
+
+
+@pytest.mark.parametrize("isolation", ["test", "program"])
+def test_no_input_is_run_after_one_that_is_refused(pool, isolation):
+    asked = []
+
+    def accept(index, result):
+        asked.append(index)
+        return result.stdout == "0\n"
+
+    inputs = ["0", "0", "0", "0", "1", "0", "0"]
+    results = pool.run_cases("print(input())", inputs, isolation=isolation, accept=accept)
+    assert [r.stdout for r in results] == ["0\n"] * 4 + ["1\n"]
+    assert asked == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("isolation", ["test", "program"])
+def test_an_input_that_hangs_has_a_deadline_of_its_own(pool, isolation):
+    program = "n = int(input())\nwhile n: pass\nprint(n)"
+    results = pool.run_cases(program, ["0", "1", "0"], 0.5, isolation=isolation)
+    assert [r.status for r in results] == ["ok", "timeout", "ok"]
+
+
+@pytest.mark.parametrize("end", ["import os; os._exit(0)", "import os; os.close(3)", "import os; os.close(4)"])
+def test_a_program_that_meddles_with_its_leave_is_judged_all_the_same(pool, end):
+    results = pool.run_cases(f"print(input(), flush=True)\n{end}", ["a", "b"], isolation="program")
+    assert [r.stdout for r in results] == ["a\n", "b\n"]
+
+
+def test_output_beyond_one_answer_is_asked_for_again(pool):
+    results = pool.run_cases("print('x' * 1000000)", [""] * 20)
+    assert [len(r.stdout) for r in results] == [1000001] * 20
+
+
+def test_runs_leave_nothing_behind(pool):
+    require_isolation()
+    own = psutil.Process()
+    with InterpreterPool(1) as fresh:
+        before = set(own.children())
+        fresh.run("1")
+        (launcher,) = set(own.children()) - before
+        (supervisor,) = launcher.children()
+        held = supervisor.num_fds(), own.num_fds()
+        for _ in range(50):
+            fresh.run("import os; os.fork()")
+            fresh.run_checks(ADD, ["assert f(2) == 5", "assert f(0) > 2"], isolation="test")
+            fresh.run_cases("print(1)", ["", ""], isolation="program")
+        fresh.run("1")
+        assert (supervisor.num_fds(), own.num_fds()) == held
+        assert (
+            fresh.run("import os; print([p for p in os.listdir('/proc') if p.isdigit() and p != '1'])").stdout.count(
+                ","
+            )
+            == 0
+        )
