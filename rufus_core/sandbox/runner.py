@@ -14,8 +14,8 @@ need not be text.)
     ping                                              -> "ok"
 
 "test" isolation is a fresh process for each input or test, "program" one for all. A program's answer may stop early:
-where its output is large, or its one process ended. Status is "exited", "timeout", "memory", "output_limit" or "process_limit". Standard library only, with few imports, as
-every sandbox pays for them.
+where its output is large, or its one process ended. Status is "exited", "timeout", "memory", "output_limit" or
+"process_limit". Standard library only, with few imports, as every sandbox pays for them.
 """
 
 from __future__ import annotations

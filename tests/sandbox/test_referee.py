@@ -169,19 +169,15 @@ def test_the_programs_process_reaches_no_other(pool):
 def test_the_test_is_not_in_the_programs_memory(pool):
     """A word of the statement is looked for in every page that the program's process can read."""
     program = """
+import ctypes
 def f(x):
     found = 0
-    with open('/proc/self/maps') as maps, open('/proc/self/mem', 'rb') as memory:
+    with open('/proc/self/maps') as maps:
         for line in maps:
             place, rights = line.split()[:2]
             start, end = (int(part, 16) for part in place.split('-'))
             if rights.startswith('rw'):
-                memory.seek(start)
-                try:
-                    data = memory.read(end - start)
-                except OSError:
-                    continue
-                found += b'SECRET_' + b'MARK!'[: x + 2] in data
+                found += b'SECRET_' + b'MARK!'[: x + 2] in ctypes.string_at(start, end - start)
     return found
 """
     check = "assert abs(f(2)) < 1, 'SECRET_MARK'"
