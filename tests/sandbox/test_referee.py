@@ -169,7 +169,7 @@ def test_the_programs_process_reaches_no_other(pool):
 def test_the_test_is_not_in_the_programs_memory(pool):
     """A word of the statement is looked for in every page that the program's process can read."""
     program = """
-import ctypes
+import ctypes, re
 def f(x):
     found = 0
     with open('/proc/self/maps') as maps:
@@ -177,13 +177,13 @@ def f(x):
             place, rights = line.split()[:2]
             start, end = (int(part, 16) for part in place.split('-'))
             if rights.startswith('rw'):
-                found += b'SECRET_' + b'MARK!'[: x + 2] in ctypes.string_at(start, end - start)
+                found += bool(re.search(b'SECRET[_]MARK', ctypes.string_at(start, end - start)))
     return found
 """
     check = "assert abs(f(2)) < 1, 'SECRET_MARK'"
     for _ in range(3):
         assert pool.run_checks(program, [check, check]).reason == ""
-    seen = pool.run_checks(program.replace("b'SECRET_' + b'MARK!'[: x + 2]", "b'found += '"), [check])
+    seen = pool.run_checks(program.replace("SECRET[_]MARK", "found[ ][+]= "), [check])
     assert seen.reason == "check 0: AssertionError"  # what is there is found
 
 
