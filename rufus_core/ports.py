@@ -126,7 +126,10 @@ Proof = Literal["compared", "referee", "helpers"]
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """What a program did. `ok` is an exit code of 0; output is at most the limit and decoded with replacement."""
+    """What a program did. `ok` is an exit code of 0; output is at most the limit and decoded with replacement.
+
+    `seconds` are its own, without waiting for a sandbox.
+    """
 
     status: ProgramStatus
     stdout: str

@@ -77,11 +77,10 @@ class InterpreterPool:
             stdins = [_encode(stdin) for stdin in inputs[len(results) : len(results) + size]]
             started = time.perf_counter()
             answer = self._submit([*head, *stdins], timeout_seconds * len(stdins))
-            seconds = time.perf_counter() - started
             if answer is None:
-                told = [ProgramResult("error", "", "the sandbox died", -9, seconds)]
+                told = [ProgramResult("error", "", "the sandbox died", -9, time.perf_counter() - started)]
             else:
-                told = [_result(answer[place : place + 4], seconds) for place in range(0, len(answer), 4)]
+                told = [_result(answer[place : place + 5]) for place in range(0, len(answer), 5)]
             for result in told:
                 results.append(result)
                 if accept is not None and not accept(len(results) - 1, result):
@@ -177,14 +176,14 @@ def _encode(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
 
 
-def _result(answer: list[bytes], seconds: float) -> ProgramResult:
+def _result(answer: list[bytes]) -> ProgramResult:
     status, exit_code = answer[0].decode(), int(answer[1])
     return ProgramResult(
         status=_LIMITS.get(status, "ok" if exit_code == 0 else "error"),
         stdout=answer[2].decode(errors="replace"),
         stderr=answer[3].decode(errors="replace"),
         exit_code=exit_code,
-        seconds=seconds,
+        seconds=float(answer[4]),
     )
 
 

@@ -53,26 +53,27 @@ class Programs:
         self.spoiled = False  # something of a program is left that only a new sandbox gets rid of
 
     def run_each(self, limits: Limits, code: int, inputs: Sequence[int]) -> list[bytes]:
-        """Four fields for each input: status, exit code, standard output and error. Each run is a fresh process."""
+        """Five fields for each input: status, exit code, standard output and error, seconds. A fresh process for each."""
         answer: list[bytes] = []
         size = 0
         for stdin in inputs:
             self.clear()
             answer += self._run(limits, code, stdin)
-            size += len(answer[-1]) + len(answer[-2])
+            size += len(answer[-2]) + len(answer[-3])
             if size > ANSWER_BYTES:
                 break
         return answer
 
     def _run(self, limits: Limits, code: int, stdin: int) -> list[bytes]:
         (out, out_write), (err, err_write) = os.pipe(), os.pipe()
+        started = time.monotonic()
         pid = self._fork([stdin, out_write, err_write], limits, 1, run_program, code)
         for fd in (out_write, err_write):
             os.close(fd)
         streams = {out: Capture(limits.output), err: Capture(limits.output)}
         watch = Watch(pid, streams, self.budget)
         ended = self._end(watch, watch.wait(limits.timeout))
-        return [*ended, streams[out].content(), streams[err].content()]
+        return [*ended, streams[out].content(), streams[err].content(), _since(started)]
 
     def run_all(self, limits: Limits, code: int, inputs: Sequence[int]) -> list[bytes]:
         """As `run_each`, with one process for all inputs, which waits for leave before the next."""
@@ -87,15 +88,16 @@ class Programs:
         streams = {out: Capture(limits.output), err: Capture(limits.output), steps: Capture(STEPS_BYTES)}
         watch = Watch(pid, streams, self.budget, steps)
         status = "step"
-        while status == "step" and len(answer) < 4 * len(inputs):
+        while status == "step" and len(answer) < 5 * len(inputs):
+            started = time.monotonic()
             status = watch.wait(limits.timeout)
             if status == "step":
                 within = drain({out: streams[out], err: streams[err]})
                 ended = _named("exited" if within else "output_limit", streams[steps].take())
             else:
                 ended = self._end(watch, status)
-            answer += [*ended, streams[out].take(), streams[err].take()]
-            size += len(answer[-1]) + len(answer[-2])
+            answer += [*ended, streams[out].take(), streams[err].take(), _since(started)]
+            size += len(answer[-2]) + len(answer[-3])
             if size > ANSWER_BYTES:
                 break
             try:  # noqa: SIM105 - contextlib is an import
@@ -199,6 +201,10 @@ class Programs:
             pass
         except (OSError, RecursionError):
             self.spoiled = True
+
+
+def _since(started: float) -> bytes:
+    return b"%.6f" % (time.monotonic() - started)
 
 
 def _named(status: str, exit_code: bytes) -> list[bytes]:
