@@ -53,7 +53,7 @@ class Programs:
         self.spoiled = False  # something of a program is left that only a new sandbox gets rid of
 
     def run_each(self, limits: Limits, code: int, inputs: Sequence[int]) -> list[bytes]:
-        """Five fields for each input: status, exit code, standard output and error, seconds. A fresh process for each."""
+        """Five fields for each input: status, exit code, standard output and error, seconds. Each is a fresh process."""
         answer: list[bytes] = []
         size = 0
         for stdin in inputs:

@@ -6,9 +6,9 @@ its child, so nothing outlives a program. Without isolation it is an ordinary pr
 A message in either direction is a list of byte fields. (Importing `json` would double the start-up time, and output
 need not be text.)
 
-    program  timeout output_limit memory isolation code stdin...              -> (status exit_code stdout stderr seconds)...
+    program  timeout output_limit memory isolation code stdin... -> (status exit_code stdout stderr seconds)...
     checks   timeout output_limit memory isolation num_tests code setup tests -> status verdicts
-    shell    timeout output_limit command                                     -> status exit_code stdout stderr
+    shell    timeout output_limit command             -> status exit_code stdout stderr
     upload   folder (path data)...                    -> "ok" | "failed" reason (the folder is emptied first)
     read     path limit                               -> "ok" data | "missing"
     ping                                              -> "ok"
