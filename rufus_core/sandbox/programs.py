@@ -53,7 +53,7 @@ class Programs:
         self.spoiled = False  # something of a program is left that only a new sandbox gets rid of
 
     def run_each(self, limits: Limits, code: int, inputs: Sequence[int]) -> list[bytes]:
-        """Five fields for each input: status, exit code, standard output and error, seconds. Each is a fresh process."""
+        """Five fields for each input, each with a process of its own: status, exit code, output, errors, seconds."""
         answer: list[bytes] = []
         size = 0
         for stdin in inputs:

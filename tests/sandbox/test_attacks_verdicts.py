@@ -7,9 +7,8 @@ from rufus_core.types import Message, Problem, VerdictKind
 from tests.sandbox.attacks import attack_pool, named, nothing_is_left
 
 # Three forms of one test, whose answer no program below knows: a value that is compared outside, and two statements
-# that run inside.
+# that the referee runs.
 CHECKS = ["assert f(2) == 41", "assert abs(f(2) - 41) < 1e-6", "import math\nassert math.isclose(f(2), 41)"]
-REFEREE = "a statement shares its process with the program: it must move to a process that the program can't reach"
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +184,7 @@ def f(x): return 7
 """,
 }
 
-# What shares its process with a statement.
+# What would share its process with a statement if the referee did not run it.
 SHARING = {
     "the nonce in the callers": """
 import os, sys
@@ -297,29 +296,10 @@ def f(x):
 }
 
 
-# Paid today, by the number of the check: statements share the program's process.
-VALUE, STATEMENT, IMPORT = range(3)
-PAID = {
-    "eval and exec replaced": {STATEMENT, IMPORT},
-    "compile replaced": {STATEMENT, IMPORT},
-    "other built-ins": {STATEMENT},
-    "the nonce in the callers": {STATEMENT, IMPORT},
-    "the nonce in memory": {STATEMENT, IMPORT},
-    "a module that is imported": {IMPORT},
-    "another module of that name": {IMPORT},
-    "a finder": {IMPORT},
-    "the answer in the callers": {STATEMENT, IMPORT},
-    "the answer on the heap": {STATEMENT, IMPORT},
-}
-BY_LUCK = {"the nonce in memory"}  # it may take another number for the nonce
-
-
 def cases():
     for name, program in {**LEAVING, **LYING, **FORGING, **SHARING}.items():
-        for index, (form, check) in enumerate(zip(("value", "statement", "import"), CHECKS, strict=True)):
-            paid = index in PAID.get(name, ())
-            marks = [pytest.mark.xfail(strict=name not in BY_LUCK, reason=REFEREE)] if paid else []
-            yield pytest.param(program, check, id=f"{name}-{form}", marks=marks)
+        for form, check in zip(("value", "statement", "import"), CHECKS, strict=True):
+            yield pytest.param(program, check, id=f"{name}-{form}")
 
 
 @pytest.mark.parametrize(("program", "check"), [*cases()])
