@@ -7,11 +7,12 @@ import re
 
 from rufus_core.data.code_records import Case, FunctionalTests, ProgramTests, RecordFault, read_tests
 from rufus_core.errors import InfrastructureError
+from rufus_core.ports import ProgramResult
 from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.outputs import difference
 from rufus_core.rewards.special_judge import Ruling, rule
 from rufus_core.rewards.timed import timed
-from rufus_core.sandbox.interpreter import InterpreterPool, ProgramResult
+from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.types import Problem, Verdict
 
 MAX_TESTS = 50
