@@ -9,9 +9,8 @@ from dataclasses import dataclass, field
 
 from rufus_core.data.json_reply import read_object
 from rufus_core.errors import InfrastructureError
-from rufus_core.ports import ChatModel
+from rufus_core.ports import ChatModel, CodeSandbox
 from rufus_core.rewards.generated import IMPORTS, GeneratedChecker, check_generated
-from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.types import Json, Message
 
 _SYSTEM = (
@@ -34,7 +33,7 @@ class Written:
 
 
 def write_checkers(
-    constraints: Iterable[str], teacher: ChatModel, pool: InterpreterPool, attempts: int = 3, seed: int = 0
+    constraints: Iterable[str], teacher: ChatModel, pool: CodeSandbox, attempts: int = 3, seed: int = 0
 ) -> Written:
     """One checker for each constraint, if the teacher manages within `attempts`.
 

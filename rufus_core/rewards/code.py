@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import hashlib
-import re
 
 from rufus_core.data.code_records import Case, FunctionalTests, ProgramTests, RecordFault, read_tests
 from rufus_core.errors import InfrastructureError
-from rufus_core.ports import ProgramResult
+from rufus_core.ports import CodeSandbox, ProgramResult
 from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.outputs import difference
 from rufus_core.rewards.special_judge import Ruling, rule
 from rufus_core.rewards.timed import timed
-from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.types import Problem, Verdict
 
 MAX_TESTS = 50
 TIMEOUT_SECONDS = 10.0
 _QUOTED = 80  # characters of a test or of an error that a reason quotes
-_FUTURE = re.compile(r"^from __future__ import [\w, ]+$", re.MULTILINE)  # must stay above everything else
 
 
 class _FaultyReference(Exception):
@@ -41,7 +38,7 @@ def draw_tests(statement: str, num_tests: int, limit: int = MAX_TESTS) -> list[i
 def tests_pass(
     problem: Problem,
     response_text: str | None,
-    pool: InterpreterPool,
+    pool: CodeSandbox,
     *,
     max_tests: int = MAX_TESTS,  # noqa: PT028 - this is no test
     seconds_per_test: float = TIMEOUT_SECONDS,  # noqa: PT028
@@ -74,13 +71,11 @@ def tests_pass(
     return Verdict.binary(not reason, reason, extracted=code)
 
 
-def _failed_statement(
-    tests: FunctionalTests, code: str, drawn: list[int], pool: InterpreterPool, timeout: float
-) -> str:
+def _failed_statement(tests: FunctionalTests, code: str, drawn: list[int], pool: CodeSandbox, timeout: float) -> str:
     """Why the first statement that fails does; empty if all pass."""
-    program = _with_setup(tests, code)
+    statements = [tests.tests[index] for index in drawn]
     try:
-        result = pool.run_checks(program, [tests.tests[index] for index in drawn], timeout)
+        result = pool.run_checks(code, statements, timeout, setup=tests.setup, test_setup=tests.test_setup)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:  # of a test, not of the candidate
         raise _FaultyReference(f"a test is no Python: {error or 'nested too deeply'}") from error
     if result.passed:
@@ -90,14 +85,19 @@ def _failed_statement(
     return f"test {index}: {why}: {_in_a_line(tests.tests[index])}"
 
 
-def _failed_case(tests: ProgramTests, code: str, drawn: list[int], pool: InterpreterPool, timeout: float) -> str:
+def _failed_case(tests: ProgramTests, code: str, drawn: list[int], pool: CodeSandbox, timeout: float) -> str:
     """Why the first test that fails does; empty if all pass."""
-    for index in drawn:
-        case = tests.tests[index]
-        result = pool.run(code, case.input, timeout)
+    reason = ""
+
+    def accept(place: int, result: ProgramResult) -> bool:
+        nonlocal reason
+        case = tests.tests[drawn[place]]
         if why := _failure(result) or _wrong(tests, case, result.stdout, pool, timeout):
-            return f"test {index}: {why}"
-    return ""
+            reason = f"test {drawn[place]}: {why}"
+        return not reason
+
+    pool.run_cases(code, [tests.tests[index].input for index in drawn], timeout, accept=accept)
+    return reason
 
 
 def _failure(result: ProgramResult) -> str:
@@ -106,7 +106,7 @@ def _failure(result: ProgramResult) -> str:
     return "" if result.status == "ok" else ": ".join(filter(None, (result.status, _in_a_line(last))))
 
 
-def _wrong(tests: ProgramTests, case: Case, actual: str, pool: InterpreterPool, timeout: float) -> str:
+def _wrong(tests: ProgramTests, case: Case, actual: str, pool: CodeSandbox, timeout: float) -> str:
     """What is wrong with an output; empty where it is right."""
     if tests.special_judge is None:
         why = difference(actual, case.output, tests.float_tolerance)
@@ -115,12 +115,6 @@ def _wrong(tests: ProgramTests, case: Case, actual: str, pool: InterpreterPool, 
     if ruling is Ruling.FAILED and rule(tests.special_judge, case, case.output, pool, timeout) is not Ruling.ACCEPTED:
         raise _FaultyReference("the special judge doesn't accept a reference output")
     return "" if ruling is Ruling.ACCEPTED else f"wrong output: the special judge {ruling}"
-
-
-def _with_setup(tests: FunctionalTests, code: str) -> str:
-    if tests.setup:
-        code = "\n".join([*_FUTURE.findall(code), tests.setup, _FUTURE.sub("", code)])
-    return f"{code}\n{tests.test_setup}" if tests.test_setup else code
 
 
 def _in_a_line(text: str) -> str:

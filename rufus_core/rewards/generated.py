@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rufus_core.errors import DataError
-from rufus_core.sandbox.interpreter import InterpreterPool
+from rufus_core.ports import CodeSandbox
 from rufus_core.types import Json
 
 GENERATED = "generated"
@@ -61,7 +61,7 @@ class CheckerVerdict:
 
 
 def check_generated(
-    checker: GeneratedChecker, pool: InterpreterPool, timeout_seconds: float = TIMEOUT_SECONDS
+    checker: GeneratedChecker, pool: CodeSandbox, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> CheckerVerdict:
     """Whether a checker may become a rubric. Raises InfrastructureError if no sandbox can be had."""
     if verdict := _static_fault(checker.source, checker.function):
@@ -83,7 +83,7 @@ def check_generated(
 
 
 def holds_generated(
-    rubric: Mapping[str, Json], text: str, pool: InterpreterPool, timeout_seconds: float = TIMEOUT_SECONDS
+    rubric: Mapping[str, Json], text: str, pool: CodeSandbox, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> bool:
     """Whether the rubric's function returns True; one that raises or takes too long says that it doesn't hold.
 
@@ -100,7 +100,7 @@ def holds_generated(
     return pool.run_checks(source, [_says(function, text, _TRUE)], timeout_seconds).passed
 
 
-def _is_right(checker: GeneratedChecker, pool: InterpreterPool, timeout_seconds: float) -> bool:
+def _is_right(checker: GeneratedChecker, pool: CodeSandbox, timeout_seconds: float) -> bool:
     """Right of both examples in every run, and in either order: a function may keep something between its calls."""
     yes = _says(checker.function, checker.positive, _TRUE)
     no = _says(checker.function, checker.negative, _FALSE)
@@ -108,7 +108,7 @@ def _is_right(checker: GeneratedChecker, pool: InterpreterPool, timeout_seconds:
     return all(pool.run_checks(checker.source, order, timeout_seconds).passed for order in orders)
 
 
-def _returned(checker: GeneratedChecker, text: str, pool: InterpreterPool, timeout_seconds: float) -> str:
+def _returned(checker: GeneratedChecker, text: str, pool: CodeSandbox, timeout_seconds: float) -> str:
     """`True`, `False`, or why it is neither."""
     reason = ""
     for value in (_TRUE, _FALSE):

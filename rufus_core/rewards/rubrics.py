@@ -58,7 +58,9 @@ def score_rubrics(
     return Verdict.binary(not failed, ", ".join(failed), text, parts)
 
 
-def _holds(rubric: Rubric, problem: Problem, text: str, judge: Judge, sandbox: Callable[[], CodeSandbox] | None) -> bool:
+def _holds(
+    rubric: Rubric, problem: Problem, text: str, judge: Judge, sandbox: Callable[[], CodeSandbox] | None
+) -> bool:
     if rubric["kind"] in JUDGED:
         return judge.holds(rubric, problem.prompt, text)
     if rubric["kind"] == GENERATED:

@@ -10,7 +10,7 @@ import enum
 import json
 
 from rufus_core.data.code_records import Case, ProgramTests
-from rufus_core.sandbox.interpreter import InterpreterPool
+from rufus_core.ports import CodeSandbox
 
 _HARNESS = """
 import json, sys
@@ -30,7 +30,7 @@ class Ruling(enum.StrEnum):
     FAILED = "failed"  # the judge crashed, ran over a limit, or printed neither 1 nor 0
 
 
-def rule(judge: str, case: Case, actual: str, pool: InterpreterPool, timeout_seconds: float) -> Ruling:
+def rule(judge: str, case: Case, actual: str, pool: CodeSandbox, timeout_seconds: float) -> Ruling:
     """What the judge says of an output. Raises InfrastructureError if no sandbox can be had."""
     given = {"judge": judge, "input": case.input, "expected": case.output, "actual": actual}
     result = pool.run(_HARNESS, json.dumps(given, ensure_ascii=False), timeout_seconds)
@@ -39,7 +39,7 @@ def rule(judge: str, case: Case, actual: str, pool: InterpreterPool, timeout_sec
     return Ruling.FAILED
 
 
-def judge_fault(tests: ProgramTests, pool: InterpreterPool, timeout_seconds: float = 10.0) -> str:
+def judge_fault(tests: ProgramTests, pool: CodeSandbox, timeout_seconds: float = 10.0) -> str:
     """Why a record with a special judge is refused when a problem set is built; empty where nothing speaks against it.
 
     The judge must accept every reference output, and must not accept an empty output for all tests that expect one.

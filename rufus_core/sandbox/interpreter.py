@@ -25,6 +25,7 @@ _LIMITS: dict[str, ProgramStatus] = {
 }
 _PROOFS: tuple[Proof, ...] = ("compared", "referee", "helpers")  # from the strongest to the weakest
 _GRACE_SECONDS = 10.0  # beyond the program's own deadline, which the supervisor keeps
+REQUEST_BYTES = 16 << 20  # of inputs: what is more goes into another request
 _ATTEMPTS = 2  # a program is pure, so it may run again when its sandbox died
 
 
@@ -74,7 +75,7 @@ class InterpreterPool:
         size = len(inputs) if accept is None else 1
         head = [b"program", *self._limits(timeout_seconds), isolation.encode(), _encode(program)]
         while len(results) < len(inputs):
-            stdins = [_encode(stdin) for stdin in inputs[len(results) : len(results) + size]]
+            stdins = _within(REQUEST_BYTES, inputs[len(results) : len(results) + size])
             started = time.perf_counter()
             answer = self._submit([*head, *stdins], timeout_seconds * len(stdins))
             if answer is None:
@@ -170,6 +171,18 @@ class InterpreterPool:
         sandbox.close()
         self._sandboxes.discard(sandbox)
         self._local.sandbox = None
+
+
+def _within(most: int, inputs: Sequence[str]) -> list[bytes]:
+    """The first inputs that a request holds, one at least."""
+    taken: list[bytes] = []
+    for text in inputs:
+        data = _encode(text)
+        most -= len(data)
+        if taken and most < 0:
+            break
+        taken.append(data)
+    return taken
 
 
 def _encode(text: str) -> bytes:

@@ -103,7 +103,7 @@ def test_a_faulty_record_is_unscorable_CRL_D3(pool, truth):
 
 def test_a_fault_of_the_infrastructure_is_aborted(pool):
     class Broken:
-        def run_checks(self, *args):
+        def run_checks(self, *args, **options):
             raise InfrastructureError("the sandbox did not boot")
 
     verdict = rewards.tests_pass(functional("assert f(1) == 4"), ADD, Broken())

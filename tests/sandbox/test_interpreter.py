@@ -335,3 +335,9 @@ def test_runs_leave_nothing_behind():
         assert supervisor.is_running()
         assert supervisor.memory_info().rss - memory < 1 << 20
         assert own.num_fds() == descriptors
+
+
+def test_inputs_larger_than_a_message_together_go_in_several(pool: InterpreterPool) -> None:
+    inputs = [letter * (7 << 20) for letter in "abcdefghijk"]
+    results = pool.run_cases("text = input()\nprint(text[0], len(text))", inputs)
+    assert [result.stdout for result in results] == [f"{letter} {7 << 20}\n" for letter in "abcdefghijk"]
