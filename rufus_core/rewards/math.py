@@ -1,102 +1,51 @@
-r"""Whether a mathematical answer equals the reference (RRL-R1): Math-Verify in a process that can be killed.
+r"""Whether a mathematical answer equals the reference (RRL-R1): Math-Verify in processes that can be killed.
 
-A parser that meets `9^{9^{9^{9}}}` does not come back, and Math-Verify's alarm works only in a main thread. So the
-comparison runs in a worker process with a deadline; a worker that hangs or dies is replaced.
+A parser that meets `9^{9^{9^{9}}}` does not come back, and Math-Verify's alarm works only in a main thread. So what
+looks too expensive is never parsed, and the rest is compared in worker processes under a budget of processor time.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import select
-import subprocess
-import sys
 import threading
-import time
+from collections import OrderedDict
 from decimal import Decimal
-from pathlib import Path
+from fractions import Fraction
 from typing import Self
 
 from rufus_core.errors import InfrastructureError
+from rufus_core.rewards.math_bounds import MAX_ANSWER, MAX_CHARACTERS, too_expensive
+from rufus_core.rewards.math_pool import ComparisonPool, Limits, Outcome
+from rufus_core.rewards.math_text import whole
 from rufus_core.types import Verdict
 
-_WORKER = Path(__file__).with_name("math_worker.py")
-_START_SECONDS = 120.0
-_WRAPPED = re.compile(r"\s*(?:\\boxed\{(?P<boxed>[^{}]*)\}|\$(?P<inline>[^$]*)\$|(?P<bare>[^$]*))\s*")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?", re.ASCII)
+_FRACTION = re.compile(r"([+-]?)(?:\\[dtc]?frac\{(\d{1,40})\}\{(\d{1,40})\}|(\d{1,40})/(\d{1,40}))", re.ASCII)
 _SPACED_DIGITS = re.compile(r"[\d\s]*\d\s+\d[\d\s]*", re.ASCII)
-
-
-class _Hung(Exception):
-    """The worker missed its deadline."""
-
-
-class _Died(Exception):
-    """The worker's output ended."""
-
-
-class _Worker:
-    """One worker process and the pipe to it."""
-
-    def __init__(self) -> None:
-        # -P keeps this folder, which has a `math.py`, off the worker's import path
-        self._process = subprocess.Popen(  # noqa: S603 - a fixed command; texts travel through the pipe
-            [sys.executable, "-P", str(_WORKER)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        self._buffer = b""
-        try:
-            self.read(_START_SECONDS)
-        except (_Hung, _Died) as error:
-            self.kill()
-            raise InfrastructureError("the Math-Verify worker did not start", where=str(_WORKER)) from error
-
-    def write(self, request: dict[str, str]) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError as error:
-            raise _Died from error
-
-    def read(self, seconds: float) -> str:
-        """The next line. Raises _Hung after `seconds`, _Died if there will be none."""
-        assert self._process.stdout is not None
-        pipe = self._process.stdout.fileno()
-        deadline = time.monotonic() + seconds
-        while b"\n" not in self._buffer:
-            ready, _, _ = select.select([pipe], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
-                raise _Hung
-            chunk = os.read(pipe, 65536)
-            if not chunk:
-                raise _Died
-            self._buffer += chunk
-        line, _, self._buffer = self._buffer.partition(b"\n")
-        return line.decode()
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.communicate()
+_GROUPED = re.compile(r"\d{1,3}(?: \d{3})+", re.ASCII)
+_REMEMBERED = 10_000
+_REMEMBERED_CHARACTERS = 400  # longer pairs are compared anew
 
 
 class MathVerifier:
-    """Compares answers with references. One worker, started when first needed; safe to share among threads.
+    """Compares answers with references. Safe to share among threads; processes start when first needed.
 
-    Use as a context manager: leaving it ends the worker.
+    Use as a context manager: leaving it ends the processes.
 
     Args:
-        deadline_seconds: for reading the reference, and again for reading and comparing the answer.
+        deadline_seconds: wall-clock time of a comparison from when a worker begins it; the verdict comes no later than
+            100 ms after. A comparison whose worker was kept waiting by the machine is aborted.
+        cpu_seconds: processor time for reading the reference, and again for reading and comparing the answer. What
+            takes longer fails, however busy or idle the machine is.
+        workers: comparisons at the same time.
     """
 
-    def __init__(self, deadline_seconds: float = 10.0) -> None:
-        self._deadline = deadline_seconds
+    def __init__(
+        self, deadline_seconds: float = 5.0, cpu_seconds: float = 0.75, workers: int = 2, memory_bytes: int = 1 << 30
+    ) -> None:
+        self._pool = ComparisonPool(workers, Limits(deadline_seconds, cpu_seconds, memory_bytes))
+        self._verdicts: OrderedDict[tuple[str, str], Verdict] = OrderedDict()
         self._lock = threading.Lock()
-        self._worker: _Worker | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -105,59 +54,95 @@ class MathVerifier:
         self.close()
 
     def close(self) -> None:
-        with self._lock:
-            self._discard()
+        self._pool.close()
 
     def verify(self, gold: str, text: str) -> Verdict:
         r"""Whether `text` states a value equal to `gold`. The two are not interchangeable.
 
-        Which part of a response is its answer is not decided here (see `extract`). Two plain numbers, bare or in
-        `$...$` or `\boxed{}`, are compared exactly without a worker; everything else is Math-Verify's to judge.
-        A reference that can't be read, or not in time, is unscorable; an answer that can't be is wrong.
-
-        Raises:
-            InfrastructureError: no worker could be started.
+        Which part of a response is its answer is not decided here (see `extract`). Plain numbers and fractions, bare or
+        in `$...$` or `\boxed{}`, are compared exactly without a worker. A reference that can't be read or costs too
+        much is unscorable, an answer is wrong then; without a worker the verdict is aborted.
         """
-        reference, answer = _unwrap(gold), _unwrap(text)
-        if _NUMBER.fullmatch(reference):
-            if _NUMBER.fullmatch(answer):
-                return Verdict.binary(Decimal(reference) == Decimal(answer), "compared as numbers", answer)
-            if _SPACED_DIGITS.fullmatch(answer):  # Math-Verify would read "8 8" as a sum, 16
-                return Verdict.binary(False, "digits apart are not a number", answer)
+        known = _compare_numbers(_unwrap(gold), _unwrap(text))
+        if known is not None:
+            return known
+        key = (gold, text)
         with self._lock:
+            remembered = self._verdicts.get(key)
+        if remembered is not None:
+            return remembered
+        try:
             verdict = self._compare(gold, text)
-            if verdict is not None:
-                return verdict
-            # Which of the two hangs? A reference that also hangs against a 1 is itself at fault.
-            if _NUMBER.fullmatch(reference) or self._compare(gold, "1") is not None:
-                return Verdict.binary(False, "the answer could not be compared in time", text)
-            return Verdict.unscorable("the reference could not be compared in time")
+        except InfrastructureError as error:
+            return Verdict.aborted(str(error))
+        if verdict is None:
+            return Verdict.aborted("the machine had no time to compare it before the deadline")
+        if len(gold) + len(text) <= _REMEMBERED_CHARACTERS:
+            with self._lock:
+                self._verdicts[key] = verdict
+                if len(self._verdicts) > _REMEMBERED:
+                    self._verdicts.popitem(last=False)
+        return verdict
 
     def _compare(self, gold: str, text: str) -> Verdict | None:
-        """Math-Verify's verdict; None if it missed the deadline. A worker that dies gets one successor."""
-        for _ in range(2):
-            self._worker = self._worker or _Worker()
-            try:
-                self._worker.write({"gold": gold, "text": text})
-                if not json.loads(self._worker.read(self._deadline)):
-                    return Verdict.unscorable("the reference could not be read")
-                return Verdict.binary(json.loads(self._worker.read(self._deadline)), "compared by Math-Verify", text)
-            except _Hung:
-                self._discard()
+        """None if the machine left no time for it."""
+        if fault := _cost(gold):
+            return Verdict.unscorable(f"the reference could not be compared in time: {fault}")
+        if fault := _cost(text):
+            return self._blame(gold, f"the answer could not be compared in time: {fault}", text)
+        match self._pool.compare(gold, text):
+            case Outcome.UNREADABLE:
+                return Verdict.unscorable("the reference could not be read")
+            case Outcome.GOLD_TOO_SLOW:
+                return Verdict.unscorable("the reference could not be read in time")
+            case Outcome.TOO_SLOW:
+                return self._blame(gold, "the answer could not be compared in time", text)
+            case Outcome.DIED:
+                return self._blame(gold, "comparing it ended the worker", text)
+            case Outcome.KEPT_WAITING:
                 return None
-            except _Died:
-                self._discard()
-        return Verdict.binary(False, "comparing it ended the worker", text)
+            case outcome:
+                return Verdict.binary(outcome is Outcome.EQUAL, "compared by Math-Verify", text)
 
-    def _discard(self) -> None:
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker = None
+    def _blame(self, gold: str, reason: str, text: str) -> Verdict | None:
+        """A failure of the answer, unless the reference can't even be compared with a 1: then it is itself at fault."""
+        if _rational(_unwrap(gold)) is None:
+            with_one = self.verify(gold, "$1$")
+            if not with_one.counts:
+                return with_one
+        return Verdict.binary(False, reason, text)
+
+
+def _cost(text: str) -> str:
+    return too_expensive(text, MAX_CHARACTERS if whole(text) is None else MAX_ANSWER)
+
+
+def _compare_numbers(reference: str, answer: str) -> Verdict | None:
+    """The verdict on two plain numbers or fractions; None where there is more to it."""
+    if _NUMBER.fullmatch(reference):
+        if _NUMBER.fullmatch(answer):
+            return Verdict.binary(Decimal(reference) == Decimal(answer), "compared as numbers", answer)
+        if _SPACED_DIGITS.fullmatch(answer) and not _GROUPED.fullmatch(answer):  # no number: the parser reads a product
+            return Verdict.binary(False, "digits apart are not a number", answer)
+    left, right = _rational(reference), _rational(answer)
+    if left is None or right is None or (left != right and ("." in reference or "." in answer)):
+        return None
+    return Verdict.binary(left == right, "compared as fractions", answer)
+
+
+def _rational(text: str) -> Fraction | None:
+    """The value of a number or of a fraction of two whole numbers."""
+    if len(text) <= 60 and _NUMBER.fullmatch(text):
+        return Fraction(text)
+    match = _FRACTION.fullmatch(text)
+    if match is None:
+        return None
+    sign, *digits = match.groups()
+    numerator, denominator = (int(part) for part in digits if part is not None)
+    return Fraction(-numerator if sign == "-" else numerator, denominator) if denominator else None
 
 
 def _unwrap(text: str) -> str:
-    """The text without one enclosing box or pair of dollar signs."""
-    match = _WRAPPED.fullmatch(text)
-    if match is None:
-        return text
-    return next(group for group in match.group("boxed", "inline", "bare") if group is not None).strip()
+    """The text without what encloses a whole answer."""
+    inner = whole(text)
+    return text if inner is None else inner

@@ -1,0 +1,175 @@
+"""Whether two mathematical answers are equal: Math-Verify's judgement, and where ours is stricter.
+
+It parses and simplifies untrusted text, so it runs only in a worker process that can be killed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from latex2sympy2_extended.latex2sympy2 import NormalizationConfig, latex2sympy, normalize_latex
+from math_verify import StringExtractionConfig, parse, verify
+from math_verify.grader import is_assignment_relation, is_equation, is_relation, should_treat_as_complex
+from sympy import (  # type: ignore[import-untyped]
+    Basic,
+    Expr,
+    FiniteSet,
+    Interval,
+    MatrixBase,
+    Mul,
+    Rational,
+    Symbol,
+    Tuple,
+    UnevaluatedExpr,
+    nan,
+    oo,
+    zoo,
+)
+from sympy.core.function import AppliedUndef  # type: ignore[import-untyped]
+
+from rufus_core.rewards.math_text import Answer, digits_apart, dissect, whole
+from rufus_core.rewards.units import parse_unit
+
+OPTION_LETTERS = tuple("ABCDEFGHIJ")
+_NORMALIZATION = NormalizationConfig(
+    basic_latex=True, units=False, malformed_operators=True, nits=True, boxed="none", equations=False
+)
+_ONE_PERCENT = UnevaluatedExpr(Rational(1, 100))  # how Math-Verify writes a percent sign
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a text was understood as. Nothing at all if `value` is None and there is neither letter nor words."""
+
+    answer: Answer
+    value: object = None
+
+    @property
+    def readable(self) -> bool:
+        return self.value is not None or bool(self.answer.letter or self.answer.words)
+
+
+def read(text: str) -> Reading:
+    """Read a whole answer from its first sign to its last, or find the answer in prose."""
+    inner = whole(text)
+    if inner is None:
+        return _search(text)
+    answer = dissect(inner)
+    value = None if digits_apart(answer.formula) else _parse(answer.formula)
+    return Reading(answer, value)
+
+
+def equal(gold: Reading, given: Reading) -> bool:
+    """Whether the given answer says what the gold one says. The two are not interchangeable."""
+    if gold.answer.letter:
+        return gold.answer.letter == given.answer.letter
+    if gold.answer.words and given.answer.words:
+        if gold.answer.words == given.answer.words:
+            return True
+        if gold.answer.is_text or given.answer.is_text:
+            return False
+    if gold.value is None or given.value is None or _units_differ(gold.answer.unit, given.answer.unit):
+        return False
+    left, right = _with_base(gold, given)
+    if _braced(gold) != _braced(given) and _is_ordered(left if _braced(given) else right):
+        return False
+    settled = right if is_relation(left) else _settle(right)
+    return settled is not None and _same(left, settled)
+
+
+def _same(gold: object, given: object) -> bool:
+    if verify([gold], [given], timeout_seconds=None):
+        return True
+    # Math-Verify compares a lone symbol by its spelling: x isn't x + 0. Twice a symbol is an expression.
+    if not (isinstance(gold, Expr) and isinstance(given, Expr)) or isinstance(gold, Symbol) == isinstance(
+        given, Symbol
+    ):
+        return False
+    return bool(verify([2 * gold], [2 * given], timeout_seconds=None))
+
+
+def _parse(formula: str) -> object:
+    """The expression that the whole formula is; None if it is none, or has no value."""
+    normalized = normalize_latex(formula, _NORMALIZATION)
+    try:
+        value = latex2sympy(
+            normalized,
+            is_real=not should_treat_as_complex(normalized),
+            convert_degrees=False,
+            normalization_config=None,
+        )
+        return _defined(value)
+    except Exception:  # noqa: BLE001 - the parser raises everything there is; a text it can't read has no value
+        return None
+
+
+def _search(text: str) -> Reading:
+    """What Math-Verify finds in prose, or an option letter where it finds nothing."""
+    found = parse(text, parsing_timeout=None)
+    if found and isinstance(found[0], Basic | MatrixBase):
+        return Reading(Answer(""), _defined(found[0]))
+    letters = parse(text, [StringExtractionConfig(strings=OPTION_LETTERS, lowercase=False)], parsing_timeout=None)
+    return Reading(Answer("", letter=str(letters[0])) if letters else Answer(""))
+
+
+def _defined(value: object) -> object:
+    """The value with its percentages worked out, so that 28% is 0.28 and not 28; None for 1/0 and its like."""
+    if not isinstance(value, Basic):
+        return value
+    if value.has(nan, zoo):
+        return None
+    return (
+        value.replace(_is_percentage, lambda part: part.args[0] * Rational(1, 100))
+        if value.has(_ONE_PERCENT)
+        else value
+    )
+
+
+def _is_percentage(value: object) -> bool:
+    return isinstance(value, Mul) and len(value.args) == 2 and value.args[1] == _ONE_PERCENT
+
+
+def _settle(value: object) -> object:
+    """The value that an equation states, in sets for each element; None if its sides contradict each other.
+
+    A name on the left is no claim (`x = 4`, `f(2) = 4`). What else stands in the chain must equal its end
+    (`2 + 2 = 4`).
+    """
+    if isinstance(value, FiniteSet):
+        elements = [_settle(element) for element in value.args]
+        return None if any(element is None for element in elements) else value
+    if not is_equation(value):
+        return value
+    chain = getattr(value, "_unsorted_args", [value])  # only a chain has them: in the order of the text
+    sides = [chain[0].lhs, *(part.rhs for part in chain)]
+    named = is_assignment_relation(chain[0]) or isinstance(chain[0].lhs, AppliedUndef)
+    claims = sides[1:-1] if named else sides[:-1]
+    return value if all(verify([sides[-1]], [side], timeout_seconds=None) for side in claims) else None
+
+
+def _units_differ(left: str, right: str) -> bool:
+    known, other = parse_unit(left), parse_unit(right)
+    return known is not None and other is not None and known != other
+
+
+def _with_base(gold: Reading, given: Reading) -> tuple[object, object]:
+    """A number that names its base has its value; one that names none is in the base of the reference."""
+    base, other = gold.answer.base, given.answer.base
+    if base == other or (base and not other):
+        return gold.value, given.value
+    return tuple(_in_base(reading) for reading in (gold, given))  # type: ignore[return-value]
+
+
+def _in_base(reading: Reading) -> object:
+    base = reading.answer.base
+    return Rational(int(reading.answer.formula, base)) if base else reading.value
+
+
+def _braced(reading: Reading) -> bool:
+    return reading.answer.formula.replace(r"\left", "").lstrip().startswith((r"\{", r"\lbrace"))
+
+
+def _is_ordered(value: object) -> bool:
+    return isinstance(value, Tuple) or (
+        isinstance(value, Interval) and bool(value.is_open) and oo not in value.args and -oo not in value.args
+    )
