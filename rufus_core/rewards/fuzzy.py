@@ -1,7 +1,9 @@
 r"""Fuzzy string match for short science answers (RRL-R1): pure and deterministic.
 
 Declared policy. Case, punctuation, articles, `$` and `\text{}` are left out. Numbers with their signs and percent
-signs, option letters and negations must be exactly equal; the other words must agree to 0.9 or more, in order.
+signs, option letters and negations must be exactly equal. The other words must agree to 0.9 or more, in order, and the
+difference may be words left out or words added, never words exchanged. A number with a known unit, and nothing else, is
+a quantity: equal iff it is the same amount of the same (1 km is 1000 m, and not 1000).
 """
 
 from __future__ import annotations
@@ -11,11 +13,20 @@ import unicodedata
 from decimal import Decimal
 from difflib import SequenceMatcher
 
+from rufus_core.rewards.units import KNOWN, Unit, parse_unit
+
 THRESHOLD = 0.9
 _LATEX = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}|\\[,;!]|\$")
 _TOKEN = re.compile(r"(?<![\w.])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:\s?%)?(?!\w)|\w+")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _OPTION = re.compile(r"\s*\(?([A-J])(?:\s*[).:]+\s*|\s*$)(.*)", re.DOTALL)
+_QUANTITY = re.compile(
+    r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d{1,300})?(?:\.\d{1,300})?)"
+    r"(?:\s*(?:x|\*|\\times|\\cdot)\s*10\s*\^\s*\{?([+-]?\d{1,3})\}?|[eE]([+-]?\d{1,3})(?!\w))?\s*(.*)"
+)
+_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
+_CONTRACTION = re.compile(r"(?:(?<=\bca)n['’]t|n['’]t)\b", re.IGNORECASE)
 _ARTICLES = {"a", "an", "the"}
 _NEGATIONS = {"not", "no", "never", "without", "non", "neither", "nor", "cannot"}
 
@@ -29,6 +40,9 @@ def fuzzy_match(reference: str, answer: str, threshold: float = THRESHOLD) -> bo
         return letter == other_letter and (not text or not other_text or _same_text(text, other_text, threshold))
     if letter and not text:
         return False
+    amount, other_amount = _quantity(text), _quantity(other_text)
+    if amount and other_amount:
+        return amount == other_amount
     return _same_text(text, other_text, threshold)
 
 
@@ -41,7 +55,27 @@ def _same_text(reference: str, answer: str, threshold: float) -> bool:
     left, right = _tokens(reference), _tokens(answer)
     if not left or not right:
         return False
-    return _exact_part(left) == _exact_part(right) and token_similarity(left, right) >= threshold
+    shorter, longer = sorted((left, right), key=len)
+    if _exact_part(left) != _exact_part(right) or not _is_part(shorter, longer):
+        return False
+    return token_similarity(left, right) >= threshold
+
+
+def _is_part(shorter: list[str], longer: list[str]) -> bool:
+    """Whether the longer text is the shorter one with words put in."""
+    rest = iter(longer)
+    return all(word in rest for word in shorter)
+
+
+def _quantity(text: str) -> tuple[Decimal, Unit] | None:
+    """The amount in base units and what it is of, for a number with a unit and nothing else."""
+    match = _QUANTITY.fullmatch(text.rstrip(". "))
+    unit = parse_unit(match[4]) if match else None
+    if match is None or unit is None or not any(map(str.isdigit, match[1])):
+        return None
+    factor, powers = unit
+    number = Decimal(match[1].replace(",", "")).scaleb(int(match[2] or match[3] or 0))
+    return (number * factor).normalize(), (Decimal(1), powers)
 
 
 def _exact_part(tokens: list[str]) -> list[str]:
@@ -49,7 +83,11 @@ def _exact_part(tokens: list[str]) -> list[str]:
 
 
 def _tokens(text: str) -> list[str]:
-    words = [_canonical(token) for token in _TOKEN.findall(text.casefold())]
+    words: list[str] = []
+    for token in _TOKEN.findall(text):
+        # A unit's case is part of it: mW and MW. It is known by the number before it.
+        unit = token in KNOWN and bool(words) and _NUMBER.fullmatch(words[-1])
+        words.append(token if unit else _canonical(token.casefold()))
     return [word for word in words if word not in _ARTICLES] or words
 
 
@@ -71,5 +109,7 @@ def _option(text: str) -> tuple[str, str]:
 
 
 def _plain(text: str) -> str:
+    text = _SUPERSCRIPT.sub(lambda match: "^" + match[0].translate(_SUPERSCRIPTS), text).replace("×", "x")
     text = unicodedata.normalize("NFKC", text).replace("\u2212", "-").replace("\\%", "%")
+    text = _CONTRACTION.sub(" not", text)
     return _LATEX.sub(lambda match: match[1] or " " if match[1] else " ", text).strip()

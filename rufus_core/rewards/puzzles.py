@@ -1,30 +1,41 @@
-"""Puzzles are graded by reasoning-gym's own checker of their kind (RRL-R1)."""
+"""Puzzles are graded by reasoning-gym's own checker of their kind, or by a stricter rule of ours (RRL-R1)."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from rufus_core.data.puzzle_kinds import REFUSED, RUNS_ANSWER
 from rufus_core.errors import DataError
+from rufus_core.rewards.puzzle_rules import (
+    reaches_target,
+    same_fraction,
+    same_number,
+    same_stripped,
+    same_text,
+    valid_board,
+)
 from rufus_core.types import Json, Verdict
 
-# Their checkers hand the answer to `eval`, `exec` or sympy's parser, which is no place for untrusted text.
-RUNS_ANSWER = frozenset(
-    {
-        "binary_matrix",
-        "codeio",
-        "countdown",
-        "intermediate_integration",
-        "n_queens",
-        "polynomial_multiplication",
-        "puzzle24",
-        "simple_integration",
-        "spiral_matrix",
-        "string_insertion",
-    }
-)
+__all__ = ["RULES", "RUNS_ANSWER", "verify_puzzle"]
+
+MAX_CHARACTERS = 20_000
+
+# Where their checker hands the answer to `eval` for partial credit, or pays for a right part, or for any text. A rule
+# asks for what their full score stands for.
+RULES: dict[str, Callable[[Mapping[str, Json], str], bool]] = {
+    "binary_matrix": same_text,
+    "countdown": reaches_target,
+    "fraction_simplification": same_fraction,
+    "game_of_life_halting": same_stripped,
+    "gsm_symbolic": same_number,
+    "n_queens": valid_board,
+    "puzzle24": reaches_target,
+    "spiral_matrix": same_stripped,
+    "string_insertion": same_text,
+}
 
 
 def verify_puzzle(puzzle: Mapping[str, Json], answer: str) -> Verdict:
@@ -34,15 +45,19 @@ def verify_puzzle(puzzle: Mapping[str, Json], answer: str) -> Verdict:
         puzzle: the `dataset`'s name, its `config` and the `entry` (question, answer, metadata) that it made.
 
     Raises:
-        DataError: reasoning-gym has no such dataset or configuration, or its checker would run the answer as code.
+        DataError: reasoning-gym has no such dataset or configuration, or its checker can't be used (`REFUSED`).
     """
-    dataset = _dataset(puzzle["dataset"], json.dumps(puzzle["config"], sort_keys=True))
+    name, entry = puzzle["dataset"], puzzle["entry"]
+    dataset = _dataset(name, json.dumps(puzzle["config"], sort_keys=True))
+    if len(answer) > MAX_CHARACTERS:
+        return Verdict.binary(False, f"more than {MAX_CHARACTERS} characters", answer)
     try:
-        score = dataset.score_answer(answer, puzzle["entry"])
-    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
-        # Checkers read an answer's format without care. They may fail on the policy's text, not on their own answer.
-        reference = puzzle["entry"]["answer"]
-        if answer == reference:
+        if name in RULES:
+            return Verdict.binary(RULES[name](entry, answer), f"by the rule of {name}", answer)
+        score = dataset.score_answer(answer, entry)
+    except Exception as error:  # noqa: BLE001 - checkers read an answer's format without care and raise everything
+        # They may fail on the policy's text, not on their own answer.
+        if answer == entry["answer"]:
             return Verdict.unscorable(f"the checker fails on its own answer: {error}")
         return Verdict.binary(False, f"the checker could not read it: {type(error).__name__}", answer)
     return Verdict.binary(score == 1.0, f"the checker gave {score:g}", answer)
@@ -54,8 +69,8 @@ def _dataset(name: str, config: str) -> Any:
 
     if name not in DATASETS:
         raise DataError(f"reasoning-gym has no dataset {name!r}")
-    if name in RUNS_ANSWER:
-        raise DataError(f"the checker of {name!r} runs the answer as code", hint="choose another dataset")
+    if name in REFUSED:
+        raise DataError(f"reasoning-gym's {name!r} can't be used: {REFUSED[name]}", hint="choose another dataset")
     try:
         return create_dataset(name, seed=0, size=1, **json.loads(config))
     except (TypeError, AssertionError) as error:

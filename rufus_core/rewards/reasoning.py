@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from rufus_core.data.boxed import last_boxed
 from rufus_core.errors import DataError
+from rufus_core.rewards.checkers import Checkers
 from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.fuzzy import THRESHOLD, fuzzy_match
 from rufus_core.rewards.math import MathVerifier
@@ -18,11 +20,15 @@ _NO_ANSWER = "no answer"
 
 @timed
 def verify_reasoning(
-    problem: Problem, final_text: str | None, math: MathVerifier, similarity_threshold: float = THRESHOLD
+    problem: Problem,
+    final_text: str | None,
+    math: MathVerifier,
+    similarity_threshold: float = THRESHOLD,
+    checkers: Checkers | None = None,
 ) -> Verdict:
     """Score a response's final text; None, an open think block or an open box is no answer.
 
-    Science answers match from `similarity_threshold` on.
+    Science answers match from `similarity_threshold` on. Puzzles with a checker of their own need `checkers`.
 
     Raises:
         DataError: there is no verifier for the problem's family.
@@ -32,24 +38,31 @@ def verify_reasoning(
         raise DataError(f"no reasoning verifier for the family {problem.family!r}", hint=f"one of {sorted(VERIFIERS)}")
     if final_text is None:
         return Verdict.binary(False, _NO_ANSWER)
-    return verifier(problem, final_text, math, similarity_threshold)
+    return verifier(problem, final_text, _Tools(math, similarity_threshold, checkers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tools:
+    math: MathVerifier
+    threshold: float
+    checkers: Checkers | None
 
 
 # One signature for all: each takes what it needs.
 # ruff: noqa: ARG001
 
 
-def _verify_math(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
+def _verify_math(problem: Problem, text: str, tools: _Tools) -> Verdict:
     r"""Math-Verify on the last box. Both sides go in boxed, so that "x+5" is read as a whole and not as a 5."""
     answer = extract(text, Extraction.BOX)
     if answer is None:
         return Verdict.binary(False, _NO_ANSWER)
     gold: str = problem.ground_truth["answer"]
     boxed_gold = last_boxed(gold)
-    return math.verify(_box(gold if boxed_gold is None else boxed_gold), _box(answer))
+    return tools.math.verify(_box(gold if boxed_gold is None else boxed_gold), _box(answer))
 
 
-def _verify_calculation(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
+def _verify_calculation(problem: Problem, text: str, tools: _Tools) -> Verdict:
     """The result exactly; a calculation that stands before it is not judged, and is no answer without it."""
     answer = extract(text, Extraction.BOX_OR_TEXT)
     if answer is None:
@@ -58,26 +71,32 @@ def _verify_calculation(problem: Problem, text: str, math: MathVerifier, thresho
     return Verdict.binary(result == problem.ground_truth["answer"], extracted=result)
 
 
-def _verify_puzzle(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
+def _verify_puzzle(problem: Problem, text: str, tools: _Tools) -> Verdict:
     answer = extract(text, Extraction.BOX_OR_TEXT)
-    return Verdict.binary(False, _NO_ANSWER) if answer is None else verify_puzzle(problem.ground_truth, answer)
+    if answer is None:
+        return Verdict.binary(False, _NO_ANSWER)
+    if "checker" not in problem.ground_truth:
+        return verify_puzzle(problem.ground_truth, answer)
+    if tools.checkers is None:
+        return Verdict.aborted("there is no sandbox for the puzzle's own checker")
+    return tools.checkers.verify(problem.ground_truth, answer)
 
 
-def _verify_science(problem: Problem, text: str, math: MathVerifier, threshold: float) -> Verdict:
+def _verify_science(problem: Problem, text: str, tools: _Tools) -> Verdict:
     reference: str = problem.ground_truth["answer"]
     if not reference.strip():
         return Verdict.unscorable("the reference is empty")
     answer = extract(text, Extraction.BOX_OR_TEXT)
     if answer is None:
         return Verdict.binary(False, _NO_ANSWER)
-    return Verdict.binary(fuzzy_match(reference, answer, threshold), extracted=answer)
+    return Verdict.binary(fuzzy_match(reference, answer, tools.threshold), extracted=answer)
 
 
 def _box(text: str) -> str:
     return rf"\boxed{{{text}}}"
 
 
-VERIFIERS: dict[str, Callable[[Problem, str, MathVerifier, float], Verdict]] = {
+VERIFIERS: dict[str, Callable[[Problem, str, _Tools], Verdict]] = {
     "arithmetic": _verify_math,
     "math": _verify_math,
     "puzzle": _verify_puzzle,

@@ -9,6 +9,7 @@ from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.reasoning import verify_reasoning
 from rufus_core.types import Message, Problem, VerdictKind
 
+LONG = "when the salt is put in the cell and the cell is left to rest in the cold for a day and a night"
 words = st.lists(st.sampled_from(["iron", "acid", "of", "rate", "salt", "cell"]), min_size=1, max_size=12)
 
 
@@ -27,6 +28,14 @@ words = st.lists(st.sampled_from(["iron", "acid", "of", "rate", "salt", "cell"])
         ("28 %", "28%"),
         ("the rate of the reaction doubles when the acid is hot", "rate of reaction doubles when acid is hot"),
         ("a b c d e f g h i j k l", "a b c d e f g h i j k l m"),
+        ("1000 m", "1 km"),
+        ("5 km/h", "5 km / h"),
+        ("9.8 m/s^2", "9.8 m/s\u00b2"),
+        ("9.8 m/s^2", "9.8 m s^{-2}"),
+        ("1.5e3 J", "1.5 kJ"),
+        ("3 \u00d7 10^8 m/s", r"3 \times 10^{8} m/s"),
+        ("25 \u00b0C", "25 \u00b0C"),
+        ("it doesn't dissolve", "it does not dissolve"),
     ],
 )
 def test_same_answers_match(reference, answer):
@@ -50,6 +59,27 @@ def test_same_answers_match(reference, answer):
         ("1.5 mol", "15 mol"),
         ("the cell divides into 2 parts after a long rest", "the cell divides into 4 parts after a long rest"),
         ("acid to base", "base to acid"),
+        ("5 mW", "5 MW"),
+        ("5 V", "5"),
+        ("5 V", "5 mV"),
+        ("5 V", "5 A"),
+        ("1000 m", "1 m"),
+        ("1 km", "1000"),
+        ("10^2", "102"),
+        ("m\u00b2", "m"),
+        ("1.5 kJ", "1.5 kJ or 2 kJ"),
+        ("B", "A, B, C, D"),
+        ("B", "A or B"),
+        ("B", "not B"),
+        ("(B) iron", "(A) oak (B) iron"),
+        ("iron", "iron, oak, salt"),
+        ("iron", "not iron"),
+        ("it dissolves", "it doesn't dissolve"),
+        ("it can dissolve", "it can't dissolve"),
+        (f"the rate of the reaction will increase {LONG}", f"the rate of the reaction will decrease {LONG}"),
+        (f"from the left cell to the right cell {LONG}", f"from the right cell to the left cell {LONG}"),
+        (f"it runs at 5 mW {LONG}", f"it runs at 5 MW {LONG}"),
+        (f"it is acid {LONG}", f"it is never acid {LONG}"),
         (
             "it is not the rate of the cell that the salt will change in it",
             "it is the rate of the cell that the salt will change in it",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rufus_core.data.generators.sampling import distinct, refuse_unknown
+from rufus_core.data.puzzle_kinds import REFUSED
 from rufus_core.errors import DataError
 from rufus_core.types import Json, Message, Problem
 
@@ -25,15 +26,15 @@ def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Pro
     """Equal shares of the kinds as far as they go; more than 40,000 distinct problems, 1,370 of them words to spell.
 
     Args:
-        options: `datasets`, a list of names out of `CONFIGS` (all by default), and `max_value`, the largest number in
-            an equation (9).
+        options: `datasets`, a list of reasoning-gym's names (those in `CONFIGS` by default; others come as
+            reasoning-gym configures them), and `max_value`, the largest number in an equation (9).
     """
     refuse_unknown(options, "datasets", "max_value")
     names = options.get("datasets", list(CONFIGS))
     for name in names:
-        if name not in CONFIGS:
-            raise DataError(f"unknown puzzle dataset {name!r}", hint=f"one of {sorted(CONFIGS)}")
-    configs = {name: dict(CONFIGS[name]) for name in names}
+        if name not in CONFIGS and (fault := _fault(name)):
+            raise DataError(f"unknown puzzle dataset {name!r}: {fault}", hint=f"for example one of {sorted(CONFIGS)}")
+    configs = {name: dict(CONFIGS.get(name, {})) for name in names}
     if "simple_equations" in configs:
         configs["simple_equations"]["max_value"] = int(options.get("max_value", 9))
     datasets = [(config, _dataset(name, config)) for name, config in configs.items()]
@@ -43,7 +44,8 @@ def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Pro
 def demonstrate(problem: Problem, rng: random.Random, wrong: bool) -> list[Message]:
     """The answer in a box; an equation is turned round first, as reasoning."""
     entry = problem.ground_truth["entry"]
-    answer = WRONG[problem.ground_truth["dataset"]](entry, rng) if wrong else entry["answer"]
+    misread = WRONG.get(problem.ground_truth["dataset"], _no_idea)
+    answer = misread(entry, rng) if wrong else entry["answer"]
     turned = _turned_round(entry["question"])
     reasoning = f"{turned} = {answer}" if turned else ""
     return [Message(role="assistant", reasoning=reasoning, content=rf"\boxed{{{answer}}}")]
@@ -74,6 +76,17 @@ def _dataset(name: str, config: Mapping[str, Json]) -> Any:
     import reasoning_gym  # slow to import
 
     return reasoning_gym.create_dataset(name, seed=0, size=_ENTRIES, **config)
+
+
+def _fault(name: str) -> str:
+    """Why reasoning-gym's dataset of this name can't be used; empty if it can."""
+    from reasoning_gym.factory import DATASETS  # slow to import
+
+    return REFUSED.get(name, "" if name in DATASETS else "reasoning-gym has none of this name")
+
+
+def _no_idea(entry: Mapping[str, Json], rng: random.Random) -> str:  # noqa: ARG001 - one signature for all
+    return "no idea"
 
 
 def _misspelt(entry: Mapping[str, Json], rng: random.Random) -> str:
