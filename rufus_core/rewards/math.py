@@ -56,6 +56,11 @@ class MathVerifier:
     def close(self) -> None:
         self._pool.close()
 
+    @property
+    def longest_lateness_seconds(self) -> float:
+        """By how much the longest comparison so far passed its deadline; below zero if none did."""
+        return self._pool.longest_seconds - self._pool.limits.deadline_seconds
+
     def verify(self, gold: str, text: str) -> Verdict:
         r"""Whether `text` states a value equal to `gold`. The two are not interchangeable.
 

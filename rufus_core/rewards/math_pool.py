@@ -188,6 +188,7 @@ class ComparisonPool:
             self._idle.put(None)
         self._lock = threading.Lock()
         self._zygote: _Zygote | None = None
+        self.longest_seconds = 0.0  # of a comparison, from when its worker began it to when its end was known
 
     def __enter__(self) -> Self:
         return self
@@ -201,11 +202,13 @@ class ComparisonPool:
         try:
             for _ in range(_ATTEMPTS):
                 worker, slot = slot or self._start(), None
+                began = time.monotonic()
                 try:
                     outcome = worker.compare(gold, text, self.limits)
                 except _Gone:
                     worker.close()
                     continue
+                self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
                 if outcome in (Outcome.GOLD_TOO_SLOW, Outcome.TOO_SLOW, Outcome.KEPT_WAITING):
                     worker.close()
                 elif worker.num_comparisons >= self._recycle_after:
