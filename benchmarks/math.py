@@ -69,14 +69,19 @@ def ordinary(seed: int) -> Iterator[Pair]:
         gold = rng.choice(references)
         text = gold if rng.random() < 0.5 else rng.choice(references)
         spelling = rng.choice((text, text.replace(r"\frac", r"\dfrac"), rf"x = {text}", rf"{text} "))
-        yield rf"\boxed{{{gold}}}", rf"\boxed{{{spelling}}}" + " " * number
+        yield rf"\boxed{{{gold}}}", rf"\boxed{{{spelling}}}" + mark(number)
+
+
+def mark(number: int) -> str:
+    """White space that no other number has."""
+    return f"{number:b}".translate({ord("0"): " ", ord("1"): "\t"})
 
 
 def some(count: int, hostile: bool, seed: int) -> list[Pair]:
     pairs = list(itertools.islice(ordinary(seed), count))
     bad = itertools.cycle(HOSTILE)
     for position in range(99, count if hostile else 0, 100):
-        pairs[position] = (pairs[position][0], rf"\boxed{{{next(bad)}}}" + " " * (position + seed))
+        pairs[position] = (pairs[position][0], rf"\boxed{{{next(bad)}}}" + mark(2 * position + 1))
     return pairs
 
 

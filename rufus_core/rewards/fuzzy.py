@@ -1,9 +1,9 @@
 r"""Fuzzy string match for short science answers (RRL-R1): pure and deterministic.
 
 Declared policy. Case, punctuation, articles, `$` and `\text{}` are left out. Numbers with their signs and percent
-signs, option letters and negations must be exactly equal. The other words must agree to 0.9 or more, in order, and the
-difference may be words left out or words added, never words exchanged. A number with a known unit, and nothing else, is
-a quantity: equal iff it is the same amount of the same (1 km is 1000 m, and not 1000).
+signs, option letters and negations must be exactly equal. The other words must agree to 0.9 or more, in order. Words
+may be left out or added; where words are exchanged the texts agree to 0.85 at most. A number with a known unit, and
+nothing else, is a quantity: equal iff it is the same amount of the same (1 km is 1000 m, and not 1000).
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from difflib import SequenceMatcher
 from rufus_core.rewards.units import KNOWN, Unit, parse_unit
 
 THRESHOLD = 0.9
+EXCHANGED = 0.85  # the most that two texts agree of which neither is the other with words put in
 _LATEX = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}|\\[,;!]|\$")
 _TOKEN = re.compile(r"(?<![\w.])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:\s?%)?(?!\w)|\w+")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
@@ -55,10 +56,11 @@ def _same_text(reference: str, answer: str, threshold: float) -> bool:
     left, right = _tokens(reference), _tokens(answer)
     if not left or not right:
         return False
-    shorter, longer = sorted((left, right), key=len)
-    if _exact_part(left) != _exact_part(right) or not _is_part(shorter, longer):
+    if _exact_part(left) != _exact_part(right):
         return False
-    return token_similarity(left, right) >= threshold
+    shorter, longer = sorted((left, right), key=len)
+    best = 1.0 if _is_part(shorter, longer) else EXCHANGED
+    return min(best, token_similarity(left, right)) >= threshold
 
 
 def _is_part(shorter: list[str], longer: list[str]) -> bool:

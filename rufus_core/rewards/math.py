@@ -68,7 +68,7 @@ class MathVerifier:
         in `$...$` or `\boxed{}`, are compared exactly without a worker. A reference that can't be read or costs too
         much is unscorable, an answer is wrong then; without a worker the verdict is aborted.
         """
-        known = _compare_numbers(_unwrap(gold), _unwrap(text))
+        known = _compare_numbers(_unwrap(gold), _unwrap(text), text)
         if known is not None:
             return known
         key = (gold, text)
@@ -122,7 +122,7 @@ def _cost(text: str) -> str:
     return too_expensive(text, MAX_CHARACTERS if whole(text) is None else MAX_ANSWER)
 
 
-def _compare_numbers(reference: str, answer: str) -> Verdict | None:
+def _compare_numbers(reference: str, answer: str, text: str) -> Verdict | None:
     """The verdict on two plain numbers or fractions; None where there is more to it."""
     if _NUMBER.fullmatch(reference):
         if _NUMBER.fullmatch(answer):
@@ -132,7 +132,7 @@ def _compare_numbers(reference: str, answer: str) -> Verdict | None:
     left, right = _rational(reference), _rational(answer)
     if left is None or right is None or (left != right and ("." in reference or "." in answer)):
         return None
-    return Verdict.binary(left == right, "compared as fractions", answer)
+    return Verdict.binary(left == right, "compared as fractions", text)
 
 
 def _rational(text: str) -> Fraction | None:

@@ -136,7 +136,7 @@ def digits_apart(formula: str) -> bool:
     return _APART.search(formula) is not None
 
 
-_TRAILING_SIGNS = re.compile(r"(?<!\\)[.,;\s]+$|\\[,;]$")
+_TRAILING_SIGNS = re.compile(r"(?:(?<!\\)[.,;\s]|\\[,;:! ]|\\q?quad|\\$)+$")
 
 
 def _box_content(text: str) -> str | None:

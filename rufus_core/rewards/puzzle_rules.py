@@ -39,6 +39,12 @@ def same_fraction(entry: Mapping[str, Json], answer: str) -> bool:
     return _parts(given) == _parts(asked)
 
 
+def same_probability(entry: Mapping[str, Json], answer: str) -> bool:
+    """A decimal or a fraction within 0.0001 of the probability, as their checker has it."""
+    given, asked = (_probability(text) for text in (answer, entry["answer"]))
+    return given is not None and asked is not None and abs(given - asked) <= Fraction(1, 10_000)
+
+
 def valid_board(entry: Mapping[str, Json], answer: str) -> bool:
     return bool(answer in entry["metadata"]["valid_answers"])
 
@@ -113,6 +119,15 @@ class _Arithmetic:
 
     def _next(self) -> str:
         return self._tokens[-1] if self._tokens else ""
+
+
+def _probability(text: str) -> Fraction | None:
+    text = text.strip()
+    if _NUMBER.fullmatch(text):
+        return Fraction(text)
+    match = _FRACTION.fullmatch(text)
+    numerator, denominator = _parts(match) if match else (0, 0)
+    return Fraction(numerator, denominator) if denominator else None
 
 
 def _parts(match: re.Match[str]) -> tuple[int, int]:

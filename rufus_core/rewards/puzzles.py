@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
@@ -13,6 +14,7 @@ from rufus_core.rewards.puzzle_rules import (
     reaches_target,
     same_fraction,
     same_number,
+    same_probability,
     same_stripped,
     same_text,
     valid_board,
@@ -22,11 +24,13 @@ from rufus_core.types import Json, Verdict
 __all__ = ["RULES", "RUNS_ANSWER", "verify_puzzle"]
 
 MAX_CHARACTERS = 20_000
+_NOT_FINITE = re.compile(r"(?<![a-z])(?:nan|inf|infinity)(?![a-hk-z])", re.IGNORECASE)  # nothing differs from a NaN
 
 # Where their checker hands the answer to `eval` for partial credit, or pays for a right part, or for any text. A rule
 # asks for what their full score stands for.
 RULES: dict[str, Callable[[Mapping[str, Json], str], bool]] = {
     "binary_matrix": same_text,
+    "coin_flip": same_probability,
     "countdown": reaches_target,
     "fraction_simplification": same_fraction,
     "game_of_life_halting": same_stripped,
@@ -51,6 +55,8 @@ def verify_puzzle(puzzle: Mapping[str, Json], answer: str) -> Verdict:
     dataset = _dataset(name, json.dumps(puzzle["config"], sort_keys=True))
     if len(answer) > MAX_CHARACTERS:
         return Verdict.binary(False, f"more than {MAX_CHARACTERS} characters", answer)
+    if _NOT_FINITE.search(answer) and not _NOT_FINITE.search(str(entry["answer"])):
+        return Verdict.binary(False, "not a finite number", answer)
     try:
         if name in RULES:
             return Verdict.binary(RULES[name](entry, answer), f"by the rule of {name}", answer)

@@ -93,7 +93,8 @@ def _verify_science(problem: Problem, text: str, tools: _Tools) -> Verdict:
 
 
 def _box(text: str) -> str:
-    return rf"\boxed{{{text}}}"
+    end = " " if text.endswith("\\") else ""  # a space that was stripped from "\\ ": the brace would be no brace
+    return rf"\boxed{{{text}{end}}}"
 
 
 VERIFIERS: dict[str, Callable[[Problem, str, _Tools], Verdict]] = {

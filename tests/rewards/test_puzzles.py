@@ -37,7 +37,7 @@ def test_only_the_full_score_passes(name):
     made = puzzle(name)
     answer = made["entry"]["answer"]
     assert verify_puzzle(made, answer).score == 1.0
-    for wrong in ("", "?", "12345", "no idea", "not " + answer, f"{answer} {answer}"):
+    for wrong in ("", "?", "12345", "nan", "nan+2i", "no idea", "not " + answer, f"{answer} {answer}"):
         if wrong == answer or (answer in wrong and name in READS_A_PART):
             continue
         verdict = verify_puzzle(made, wrong)
@@ -79,6 +79,15 @@ def test_countdown_and_24_must_use_the_given_numbers():
     assert verify_puzzle(made, "8 * 3 * 1 * 1").passed
     assert not verify_puzzle(made, "6 * 4 * 1 * 1").passed
     assert not verify_puzzle(made, "8 * 3").passed
+
+
+@pytest.mark.parametrize(
+    ("answer", "passed"), [("0.25", True), ("1/4", True), ("0.2", False), ("1e-1", False), ("0.25 1", False)]
+)
+def test_a_probability_is_one_number(answer, passed):
+    made = puzzle("coin_flip")
+    made["entry"]["answer"] = "0.25"
+    assert verify_puzzle(made, answer).passed is passed
 
 
 def test_a_checker_may_accept_another_spelling():
