@@ -51,8 +51,15 @@ def verify_puzzle(puzzle: Mapping[str, Json], answer: str) -> Verdict:
     Raises:
         DataError: reasoning-gym has no such dataset or configuration, or its checker can't be used (`REFUSED`).
     """
-    name, entry = puzzle["dataset"], puzzle["entry"]
-    dataset = _dataset(name, json.dumps(puzzle["config"], sort_keys=True))
+    name, config, entry = (puzzle.get(key) for key in ("dataset", "config", "entry"))
+    if (
+        not isinstance(name, str)
+        or not isinstance(config, dict)
+        or not isinstance(entry, dict)
+        or "answer" not in entry
+    ):
+        return Verdict.unscorable("the record has no `dataset`, `config` and `entry` with an answer")
+    dataset = _dataset(name, json.dumps(config, sort_keys=True))
     if len(answer) > MAX_CHARACTERS:
         return Verdict.binary(False, f"more than {MAX_CHARACTERS} characters", answer)
     if _NOT_FINITE.search(answer) and not _NOT_FINITE.search(str(entry["answer"])):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rufus_core.data.boxed import last_boxed
 from rufus_core.errors import DataError
@@ -16,6 +16,7 @@ from rufus_core.rewards.timed import timed
 from rufus_core.types import Problem, Verdict
 
 _NO_ANSWER = "no answer"
+_NO_REFERENCE = "the record has no text `answer`"
 
 
 @timed
@@ -28,7 +29,8 @@ def verify_reasoning(
 ) -> Verdict:
     """Score a response's final text; None, an open think block or an open box is no answer.
 
-    Science answers match from `similarity_threshold` on. Puzzles with a checker of their own need `checkers`.
+    Science answers match from `similarity_threshold` on. Puzzles with a checker of their own need `checkers`. A record
+    without a reference of the family's form is unscorable.
 
     Raises:
         DataError: there is no verifier for the problem's family.
@@ -57,9 +59,12 @@ def _verify_math(problem: Problem, text: str, tools: _Tools) -> Verdict:
     answer = extract(text, Extraction.BOX)
     if answer is None:
         return Verdict.binary(False, _NO_ANSWER)
-    gold: str = problem.ground_truth["answer"]
+    gold = _reference(problem)
+    if gold is None:
+        return Verdict.unscorable(_NO_REFERENCE)
     boxed_gold = last_boxed(gold)
-    return tools.math.verify(_box(gold if boxed_gold is None else boxed_gold), _box(answer))
+    verdict = tools.math.verify(_box(gold if boxed_gold is None else boxed_gold), _box(answer))
+    return replace(verdict, extracted=answer)
 
 
 def _verify_calculation(problem: Problem, text: str, tools: _Tools) -> Verdict:
@@ -67,8 +72,11 @@ def _verify_calculation(problem: Problem, text: str, tools: _Tools) -> Verdict:
     answer = extract(text, Extraction.BOX_OR_TEXT)
     if answer is None:
         return Verdict.binary(False, _NO_ANSWER)
+    reference = _reference(problem)
+    if reference is None:
+        return Verdict.unscorable(_NO_REFERENCE)
     result = answer.rpartition("=")[2].strip()
-    return Verdict.binary(result == problem.ground_truth["answer"], extracted=result)
+    return Verdict.binary(result == reference, extracted=result)
 
 
 def _verify_puzzle(problem: Problem, text: str, tools: _Tools) -> Verdict:
@@ -83,13 +91,18 @@ def _verify_puzzle(problem: Problem, text: str, tools: _Tools) -> Verdict:
 
 
 def _verify_science(problem: Problem, text: str, tools: _Tools) -> Verdict:
-    reference: str = problem.ground_truth["answer"]
-    if not reference.strip():
-        return Verdict.unscorable("the reference is empty")
+    reference = _reference(problem)
+    if reference is None:
+        return Verdict.unscorable(_NO_REFERENCE)
     answer = extract(text, Extraction.BOX_OR_TEXT)
     if answer is None:
         return Verdict.binary(False, _NO_ANSWER)
     return Verdict.binary(fuzzy_match(reference, answer, tools.threshold), extracted=answer)
+
+
+def _reference(problem: Problem) -> str | None:
+    answer = problem.ground_truth.get("answer")
+    return answer if isinstance(answer, str) and answer.strip() else None
 
 
 def _box(text: str) -> str:

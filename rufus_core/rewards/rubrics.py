@@ -38,9 +38,9 @@ def score_rubrics(
         DataError: an unknown kind of rubric, or one whose arguments are missing or of a wrong type.
         SandboxUnavailable: a checker is to be run, and this machine can't isolate it.
     """
-    rubrics: list[Rubric] = problem.ground_truth["rubrics"]
-    if not rubrics:
-        return Verdict.unscorable("there are no rubrics")
+    rubrics = problem.ground_truth.get("rubrics")
+    if not isinstance(rubrics, list) or not rubrics or not all(isinstance(rubric, dict) for rubric in rubrics):
+        return Verdict.unscorable("the record has no `rubrics`")
     for rubric in rubrics:
         if rubric.get("kind") not in (*JUDGED, GENERATED):
             kind_of(rubric)

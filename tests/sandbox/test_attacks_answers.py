@@ -12,8 +12,6 @@ from tests.sandbox.attacks import footprint, named
 
 GOLD = "41"
 DEEP = 20_000
-SLOPPY = "Math-Verify reads a part of what is no expression: the answer must be read as a whole, or not at all"
-PUZZLES = "reasoning-gym's checker is careless here: it must not be asked, or not like this"
 
 
 @pytest.fixture(scope="module")
@@ -134,12 +132,7 @@ PUZZLE_ANSWERS = {
     "many lines": "\n" * DEEP,
     "no": "nonsense",
 }
-CHECKERS = ("coin_flip", "complex_arithmetic", "game_of_life_halting", "sudoku", "rubiks_cube", "propositional_logic")
-CARELESS = {
-    "coin_flip": {"a huge float"},
-    "complex_arithmetic": {"not a number"},
-    "game_of_life_halting": PUZZLE_ANSWERS.keys() - {"many lines"},
-}
+CHECKERS = ("coin_flip", "complex_arithmetic", "game_of_life_halting", "sudoku", "n_queens", "knights_knaves")
 
 
 @pytest.mark.parametrize("text", named(BOMBS))
@@ -147,12 +140,7 @@ def test_no_expression_stops_the_verifier(math, text):
     is_not_paid(verify(math, "math", text))
 
 
-KNOWN = {"a string of code": pytest.mark.xfail(strict=True, reason=SLOPPY)}
-
-
-@pytest.mark.parametrize(
-    "text", [pytest.param(text, id=name, marks=KNOWN.get(name, ())) for name, text in CHEATS.items()]
-)
+@pytest.mark.parametrize("text", named(CHEATS))
 def test_no_answer_is_paid_for_what_it_looks_like(math, text):
     is_not_paid(verify(math, "math", text))
 
@@ -180,16 +168,9 @@ def test_no_text_fulfils_rubrics_that_exclude_each_other(text):
     is_not_paid(score_rubrics(problem, text, LexicalJudge()))
 
 
-def puzzle_cases():
-    for checker in CHECKERS:
-        for name, text in PUZZLE_ANSWERS.items():
-            careless = name in CARELESS.get(checker, ())
-            marks = [pytest.mark.xfail(strict=True, reason=PUZZLES)] if careless else []
-            yield pytest.param(checker, text, id=f"{checker}-{name}", marks=marks)
-
-
 @pytest.mark.timeout(2)  # of a checker that doesn't come back
-@pytest.mark.parametrize(("checker", "text"), [*puzzle_cases()])
+@pytest.mark.parametrize("text", named(PUZZLE_ANSWERS))
+@pytest.mark.parametrize("checker", CHECKERS)
 def test_no_text_is_paid_by_a_puzzles_checker(math, checker, text):
     entry = reasoning_gym.create_dataset(checker, seed=4, size=1)[0]
     truth = {"dataset": checker, "config": {}, "entry": entry}
