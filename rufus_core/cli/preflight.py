@@ -6,8 +6,9 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
-from rufus_core.data.sources import read_conversations, read_problems
+from rufus_core.data.sources import read_conversations
 from rufus_core.errors import InfrastructureError
+from rufus_core.jobs.problem_rows import read_problem_file
 from rufus_core.jobs.ranks import load_launcher
 from rufus_core.recipe.graph import Step
 from rufus_core.sandbox.isolation import require
@@ -45,7 +46,10 @@ def _read_files(recipe: Recipe, stage_name: str) -> None:
             rows = read_conversations(source.path, name, source.category or "general_chat", source.format)
             sum(1 for _ in rows)
         else:
-            sum(1 for _ in read_problems(source.path, name))
+            from rufus_core.stages import STAGES  # torch
+
+            drop = "schema" in settings.filters
+            sum(1 for _ in read_problem_file(source.path, name, STAGES[stage_name].families, drop=drop))
 
 
 def _require_space(graph: Sequence[Step], home: Path) -> None:

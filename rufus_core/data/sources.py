@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from rufus_core.data.boxed import OPEN_BOX, last_boxed
@@ -13,6 +13,7 @@ from rufus_core.data.layouts import Format, conversation_from_row
 from rufus_core.errors import DataError
 from rufus_core.types import Category, Conversation, Json, Message, Problem
 
+QUESTION_FAMILY = "arithmetic"  # its verifier compares final answers
 QUESTION_FIELDS = ("question", "problem", "prompt", "query")
 ANSWER_FIELDS = ("answer", "final_answer", "expected_answer", "solution")
 FINAL_ANSWER = re.compile(r"####[ \t]*(.+?)[ \t]*$", re.MULTILINE)  # GSM8K's mark before the final answer
@@ -38,14 +39,34 @@ def read_conversations(
         yield conversation
 
 
-def read_problems(
-    path: Path | str, source: str, family: str = "arithmetic", counts: Counter[str] | None = None
-) -> Iterator[Problem]:
-    """Yield the file's question/answer rows as problems with `ground_truth = {"answer": ...}`.
+def question_problem(row: Mapping[str, Json], source: str, where: str) -> Problem:
+    """A row's question and answer as a problem with `ground_truth = {"answer": ...}`.
 
     The final answer is the text after GSM8K's `####`, else the content of the last `\\boxed{}`, else the whole
-    field; commas that group thousands are removed. A problem seen before is skipped. `counts` gains `rows`,
-    `problems` and `duplicates`.
+    field; commas that group thousands are removed.
+
+    Raises:
+        DataError: the row has no question, or no final answer.
+    """
+    _, question = _field(row, QUESTION_FIELDS, where)
+    name, solution = _field(row, ANSWER_FIELDS, where)
+    answer = final_answer(solution)
+    if not answer:
+        raise DataError("the field has no final answer", where=f"{where} {name}", hint="end it with `#### ANSWER`")
+    return Problem.build(QUESTION_FAMILY, source, [Message(role="user", content=question)], {"answer": answer})
+
+
+def read_problems(
+    path: Path | str,
+    source: str,
+    counts: Counter[str] | None = None,
+    read: Callable[[Mapping[str, Json], str, str], Problem] = question_problem,
+) -> Iterator[Problem]:
+    """Yield the file's rows as problems. A problem seen before is skipped.
+
+    Args:
+        counts: gains `rows`, `problems` and `duplicates`.
+        read: makes a problem of a row, the source's name and the row's place.
 
     Raises:
         DataError: while iterating, as for `read_conversations`.
@@ -54,12 +75,7 @@ def read_problems(
     seen: set[str] = set()
     for where, row in read_rows(Path(path)):
         counts["rows"] += 1
-        _, question = _field(row, QUESTION_FIELDS, where)
-        name, solution = _field(row, ANSWER_FIELDS, where)
-        answer = final_answer(solution)
-        if not answer:
-            raise DataError("the field has no final answer", where=f"{where} {name}", hint="end it with `#### ANSWER`")
-        problem = Problem.build(family, source, [Message(role="user", content=question)], {"answer": answer})
+        problem = read(row, source, where)
         if problem.id in seen:
             counts["duplicates"] += 1
             continue

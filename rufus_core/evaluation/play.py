@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rufus_core.errors import DataError
@@ -29,19 +29,17 @@ def play(
     seed: int,
     response_budget: int | None = None,
     workers: int = 2,
-    on_played: Callable[[int], None] = lambda _: None,
 ) -> dict[str, tuple[float | None, ...]]:
     """Pass (1) or fail (0) of `samples` rollouts for each problem id; None where the infrastructure failed.
 
     The seed fixes every sample, so that two checkpoints are compared on the same draws. `response_budget` replaces
-    the stages' own. `on_played` hears how many rollouts have ended.
+    the stages' own.
 
     Raises:
         DataError: no stage plays problems of this family.
     """
     engine = EmbeddedEngine(policy.model)
     results: dict[str, list[float | None]] = {problem.id: [] for problem in problems}
-    num_played = 0
     by_family: dict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
         by_family[problem.family].append(problem)
@@ -58,6 +56,4 @@ def play(
             for trajectory in run_episodes(engine, policy.chat, gym, some, limits, workers=workers):
                 verdict = trajectory.verdict
                 results[trajectory.problem_id].append(float(verdict.passed) if verdict.counts else None)
-            num_played += len(some)
-            on_played(num_played)
     return {problem_id: tuple(samples) for problem_id, samples in results.items()}

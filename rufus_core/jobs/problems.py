@@ -1,7 +1,8 @@
 """Data steps: an RL stage's problem set, or the SFT mixture, from generators and the user's files.
 
 Files: `train.jsonl`, `validation.jsonl`, `heldout.jsonl` hold problems; for SFT `examples.jsonl` holds what is trained
-on, and its training problems are left out. `report.json` counts what was kept and dropped, and why.
+on, and its training problems are left out. `report.json` counts what was kept and dropped, and why; where a recipe
+filters, `dropped.jsonl` holds the id of each problem that was dropped, by which filter and why.
 """
 
 from __future__ import annotations
@@ -9,25 +10,26 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
+from pathlib import Path
 
 from rufus_core.data.catalogue import generator
 from rufus_core.data.holdout import HELDOUT_SHARE, VALIDATION_SHARE, share_splits, take_splits
 from rufus_core.data.mixture import composition, deduplicate
 from rufus_core.data.normalise import normalise
-from rufus_core.data.sources import read_conversations, read_problems
+from rufus_core.data.sources import read_conversations
 from rufus_core.data.split import SupervisedExample, split
 from rufus_core.data.validate import valid
 from rufus_core.errors import ConfigError, DataError
+from rufus_core.jobs.filters import Filters, make_filters
 from rufus_core.jobs.job import Job, Outcome
-from rufus_core.jobs.problem_files import save_examples, save_problems, save_report
+from rufus_core.jobs.problem_files import save_examples, save_problems, save_report, save_rows
+from rufus_core.jobs.problem_rows import read_problem_file
 from rufus_core.lineage.external import unchanged_file
 from rufus_core.lineage.record import ExternalFile
 from rufus_core.settings import ProblemSettings, SourceSettings
-from rufus_core.types import Category, Conversation, Problem, Split, content_id
-
-_FILE_FAMILY = "arithmetic"  # of a user's questions: its verifier compares final answers
+from rufus_core.types import Category, Conversation, Json, Problem, Split, content_id
 
 
 def build_problems(job: Job) -> Outcome:
@@ -35,6 +37,7 @@ def build_problems(job: Job) -> Outcome:
     kind, split_seed = config.pop("kind"), int(config.pop("split_seed"))
     context_tokens = config.pop("context_tokens", None)
     order = config.pop("order")
+    filters = _filters(config.pop("filters"), config.pop("filter_order", ()), job.document.external)
     settings = ProblemSettings.model_validate(config | {"sources": {name: config["sources"][name] for name in order}})
     counts: Counter[str] = Counter()
     external: dict[str, ExternalFile] = {}
@@ -46,14 +49,14 @@ def build_problems(job: Job) -> Outcome:
         read: Counter[str] = Counter()
         taken: dict[Split, list[Problem]] = {}
         if path is None:
-            taken = _generate(job, name, source, shares[name], split_seed)
+            taken = _generate(job, name, source, shares[name], split_seed, filters)
             if kind == "sft":
                 conversations += _demonstrate(taken["train"], name, source, job.document.seed)
         elif kind == "sft":
             rows = read_conversations(path, name, source.category or "general_chat", source.format, read)
             conversations += islice(rows, source.count)
         else:
-            taken = _read(job, name, source, path, shares[name], split_seed, read)
+            taken = _read(job, name, source, path, shares[name], split_seed, read, filters)
         if path is not None:
             external[name] = unchanged_file(path, source.path, read["rows"])
         counts += read
@@ -67,6 +70,9 @@ def build_problems(job: Job) -> Outcome:
     else:
         save_problems(job.output, "train", splits["train"])
         counts["train"] = len(splits["train"])
+        if filters is not None:
+            external |= _benchmarks(job)
+            report["filters"] = _tell_dropped(job, filters)
     counts["heldout"], counts["validation"] = len(splits["heldout"]), len(splits["validation"])
     report["counts"] = dict(sorted(counts.items()))
     save_report(job.output, report)
@@ -86,7 +92,7 @@ def _shares(settings: ProblemSettings, sources: Sequence[str]) -> dict[str, tupl
 
 
 def _generate(
-    job: Job, name: str, source: SourceSettings, share: tuple[int, int], split_seed: int
+    job: Job, name: str, source: SourceSettings, share: tuple[int, int], split_seed: int, filters: Filters | None
 ) -> dict[Split, list[Problem]]:
     assert source.generator is not None
     assert source.count is not None
@@ -94,7 +100,7 @@ def _generate(
     wanted = _stream_length(source.count, *share)
     try:
         stream = generator(source.generator).problems(seed, wanted, source.options)
-        return take_splits(_named(stream, name), source.count, *share, split_seed)
+        return take_splits(_admitted(_named(stream, name), filters), source.count, *share, split_seed)
     except DataError as error:
         error.where = error.where or f"source {name}"
         error.hint = error.hint or f"{source.count} to train on need {wanted} with those set aside: lower the count"
@@ -109,23 +115,56 @@ def _read(
     share: tuple[int, int],
     split_seed: int,
     counts: Counter[str],
+    filters: Filters | None,
 ) -> dict[Split, list[Problem]]:
-    """Questions with short answers, which a math verifier grades. The first `count` are taken, then split."""
-    from rufus_core.stages import STAGE_OF_FAMILY  # brings torch, which generated problems don't need
+    """The first `count` problems of a file are taken, filtered, then split."""
+    from rufus_core.stages import STAGES  # brings torch, which generated problems don't need
 
-    able = STAGE_OF_FAMILY[_FILE_FAMILY]
-    if job.document.stage != able:
-        raise ConfigError(
-            f"{job.document.stage} can't grade questions and answers of a file",
-            where=f"source {name}",
-            hint=f"{able} can; or use them for SFT",
-        )
-    problems = list(islice(read_problems(path, name, _FILE_FAMILY, counts), source.count))
+    assert job.document.stage is not None
+    drop = "schema" in job.document.config["filters"]
+    rows = read_problem_file(path, name, STAGES[job.document.stage].families, counts, drop)
     try:
-        return share_splits(problems, None, *share, split_seed)
+        return share_splits(_admitted(islice(rows, source.count), filters), None, *share, split_seed)
     except DataError as error:
         error.where = error.where or path
+        if filters is not None and filters.dropped:
+            error.hint = f"the filters dropped {len(filters.dropped)}; {error.hint}"
         raise
+
+
+def _filters(
+    settings: Mapping[str, Mapping[str, Json]], order: Iterable[str], external: Mapping[str, str]
+) -> Filters | None:
+    """The recipe's filters that look at problems alone; None where it has none."""
+    if not settings:
+        return None
+    files = {
+        name: {benchmark: Path(external[f"{name}/{benchmark}"]) for benchmark in settings[name]["files"]}
+        for name in order
+    }
+    return make_filters({name: settings[name]["options"] for name in order}, files)
+
+
+def _admitted(problems: Iterator[Problem], filters: Filters | None) -> Iterator[Problem]:
+    return problems if filters is None else filters.admitted(problems)
+
+
+def _benchmarks(job: Job) -> dict[str, ExternalFile]:
+    """The benchmark files that the filters read, if they are still what the step's identity says."""
+    return {
+        f"{name}/{benchmark}": unchanged_file(job.document.external[f"{name}/{benchmark}"], sha256)
+        for name, each in job.document.config["filters"].items()
+        for benchmark, sha256 in each["files"].items()
+    }
+
+
+def _tell_dropped(job: Job, filters: Filters) -> dict[str, dict[str, int]]:
+    """Write what was dropped; how many problems of each source, by filter in the recipe's order."""
+    save_rows(job.output / "dropped.jsonl", filters.dropped)
+    return {
+        name: dict(Counter(each.source for each in filters.dropped if each.filter == name))
+        for name in job.document.config["filter_order"]
+    }
 
 
 def _stream_length(num_train: int, num_validation: int, num_heldout: int) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from pydantic import TypeAdapter
@@ -82,14 +82,10 @@ def play_problems(
     samples: int,
     temperature: float = 1.0,
     response_budget: int | None = None,
-    on_played: Callable[[int], None] = lambda _: None,
 ) -> dict[str, tuple[float | None, ...]]:
-    """1 or 0 for each sample of each problem; None where the infrastructure failed. By default a stage's own budget.
-
-    `on_played` hears how many rollouts have ended.
-    """
+    """1 or 0 for each sample of each problem; None where the infrastructure failed. By default a stage's own budget."""
     job.use_threads()
-    settings = {name: _played(stage) for name, stage in job.document.config["play"].items()}
+    settings = {name: played_stage(stage) for name, stage in job.document.config["play"].items()}
     policy = load_policy(policy_path)
     execution = job.execution
     with open_mixed_gym(settings, execution.rollout_workers, execution.allow_unisolated_code) as gym:
@@ -104,11 +100,10 @@ def play_problems(
             response_budget=response_budget,
             seed=job.document.seed,
             workers=execution.rollout_workers,
-            on_played=on_played,
         )
 
 
-def _played(config: dict[str, Json]) -> RLStage:
+def played_stage(config: dict[str, Json]) -> RLStage:
     """A stage's settings as far as playing its problems depends on them; the rest is filled in neutrally."""
     neutral = {
         "kind": "rl",

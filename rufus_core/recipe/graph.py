@@ -7,19 +7,21 @@ from dataclasses import dataclass, field
 
 from rufus_core.data.catalogue import GENERATORS
 from rufus_core.errors import ConfigError, DataError
+from rufus_core.jobs.filters import BENCHMARKS
 from rufus_core.lineage.external import external_file
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.recipe.base_files import base_files, gguf_file
+from rufus_core.recipe.filters import benchmark_files, options_of, refuse_filters, screens_of
 from rufus_core.recipe.validate import nearest
-from rufus_core.settings import FilterSettings, ProblemSettings, Recipe, RLStage, SFTStage
+from rufus_core.settings import POLICY, FilterSettings, ProblemSettings, Recipe, RLStage, SFTStage
 from rufus_core.types import Json, content_id
 
 # Declared versions of the implementations: raised by hand when a step's code would give another result.
 VERSIONS = {
     "base": "3",
     "problems": "2",
-    "screen": "2",
+    "screen": "3",
     "reward_model": "6",
     "training": "3",
     "checkpoint": "1",
@@ -108,13 +110,7 @@ def _refuse_unsupported(recipe: Recipe) -> None:
     for name, stage in recipe.stages.items():
         field = "data" if isinstance(stage, SFTStage) else "problems"
         data = stage.data if isinstance(stage, SFTStage) else stage.problems
-        unable = [key for key, each in data.filters.items() if isinstance(stage, SFTStage) or not _is_screen(each)]
-        if unable:
-            raise ConfigError(
-                f"this release doesn't run the filters {', '.join(unable)}: only screens by the stage's own policy",
-                where=f"stages.{name}.{field}.filters",
-                hint=f"--set 'stages.{name}.{field}.filters=!replace {{}}'",
-            )
+        refuse_filters(data.filters, f"stages.{name}.{field}.filters", stage)
         if (stage.precision.train, stage.precision.rollout) != ("fp32", "fp32"):
             raise ConfigError(
                 "this release trains and rolls out in fp32",
@@ -176,7 +172,12 @@ def _base(recipe: Recipe) -> Step:
 def _problems(recipe: Recipe, name: str) -> Step:
     stage = recipe.stages[name]
     settings = stage.data if isinstance(stage, SFTStage) else stage.problems
-    config, external = _data_config(settings, f"stages.{name}.{'data' if isinstance(stage, SFTStage) else 'problems'}")
+    where = f"stages.{name}.{'data' if isinstance(stage, SFTStage) else 'problems'}"
+    config, external = _data_config(settings, where)
+    config["filters"], benchmarks = _filters_config(settings, f"{where}.filters")
+    if config["filters"]:
+        config["filter_order"] = list(config["filters"])
+        external |= benchmarks
     config |= {"kind": stage.kind, "split_seed": recipe.seed}
     if isinstance(stage, SFTStage):
         config["context_tokens"] = stage.batch.context_tokens
@@ -219,6 +220,23 @@ def _data_config(settings: ProblemSettings, where: str) -> tuple[dict[str, Json]
     return config, external
 
 
+def _filters_config(settings: ProblemSettings, where: str) -> tuple[dict[str, Json], dict[str, str]]:
+    """Filters that look at problems alone, in their order, each benchmark file replaced by its hash.
+
+    A screen is a step of its own, and no part of the data's identity.
+    """
+    config: dict[str, Json] = {}
+    external = {}
+    for name, each in settings.filters.items():
+        if each.samplers:
+            continue
+        config[name] = {"options": options_of(each), "files": {}}
+        for benchmark, path in benchmark_files(each).items():
+            config[name]["files"][benchmark] = _hash_of(path, f"{where}.{name}.options.{BENCHMARKS}.{benchmark}")
+            external[f"{name}/{benchmark}"] = path
+    return config, external
+
+
 def _hash_of(path: str, place: str) -> str:
     try:
         return external_file(path).sha256
@@ -226,33 +244,38 @@ def _hash_of(path: str, place: str) -> str:
         raise DataError(error.what, where=f"{place}.path={path}", hint="give the path of a .jsonl file") from error
 
 
-def _is_screen(filters: FilterSettings) -> bool:
-    return filters.samplers == ("policy",) and filters.tools and not filters.options
-
-
 def _screens(recipe: Recipe, name: str, stage: RLStage) -> Iterator[Step]:
-    """One step for each screen of a stage's training problems by its initial checkpoint (PIPE-10), in their order."""
+    """One step for each screen of a stage's training problems (PIPE-10), in their order."""
     problems = f"data/{name}"
-    for key, settings in stage.problems.filters.items():
-        yield Step(
-            name=f"screens/{name}/{key}",
-            kind="screen",
-            title=f"{stage.title}: {key}",
-            stage=name,
-            config={
-                "filter": settings.model_dump(mode="json"),
-                "temperature": stage.rollout.temperature,
-                "play": _play(recipe, [name]),
-            },
-            inputs={"problems": problems, "policy": checkpoint_of(stage.parent)},
-            seed=_seed(recipe, "screen", name, key),
-        )
-        problems = f"screens/{name}/{key}"
+    for key, settings in screens_of(stage).items():
+        step = screen_step(recipe, name, stage, key, settings, problems)
+        problems = step.name
+        yield step
+
+
+def screen_step(recipe: Recipe, name: str, stage: RLStage, key: str, settings: FilterSettings, problems: str) -> Step:
+    """The screen `key` of what the step `problems` left. Its policy is the stage's initial checkpoint."""
+    inputs = {"problems": problems}
+    if POLICY in settings.samplers:
+        inputs["policy"] = checkpoint_of(stage.parent)
+    return Step(
+        name=f"screens/{name}/{key}",
+        kind="screen",
+        title=f"{stage.title}: {key}",
+        stage=name,
+        config={
+            "filter": settings.model_dump(mode="json"),
+            "temperature": stage.rollout.temperature,
+            "play": _play(recipe, [name]),
+        },
+        inputs=inputs,
+        seed=_seed(recipe, "screen", name, key),
+    )
 
 
 def _training_problems(name: str, stage: SFTStage | RLStage) -> str:
     """Name of the step whose problems a stage trains on: the last screen's, or else all that it has."""
-    screens = list(stage.problems.filters) if isinstance(stage, RLStage) else []
+    screens = list(screens_of(stage)) if isinstance(stage, RLStage) else []
     return f"screens/{name}/{screens[-1]}" if screens else f"data/{name}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from rufus_core.settings import DynamicSamplingSettings, FilterSettings, ProblemSettings, Recipe, RLStage, SFTStage
+from rufus_core.settings import FilterSettings, ProblemSettings, Recipe, RLStage, SFTStage, window_text
 from rufus_core.types import Frozen, Json
 
 HOURS_PER_DAY = 24
@@ -218,21 +218,15 @@ def _filter(name: str, screen: FilterSettings) -> str:
     if not screen.samplers:
         return name
     how = f"{' or '.join(screen.samplers)}, n={screen.num_attempts}{'' if screen.tools else ', no tools'}"
-    return f"{name}: {_window(screen, 'p')} ({how})"
+    return f"{name}: {screen.window()} ({how})"
 
 
 def _online_filter(stage: SFTStage | RLStage) -> str | None:
     if isinstance(stage, SFTStage) or stage.dynamic_sampling is None:
         return None
     sampling = stage.dynamic_sampling
-    return f"{_window(sampling, 'mean')}, oversample x{sampling.oversample_factor:g}"
-
-
-def _window(bounds: FilterSettings | DynamicSamplingSettings, name: str) -> str:
-    low = "" if bounds.low_exclusive is None else f"{bounds.low_exclusive:g} < "
-    if bounds.high_inclusive is not None:
-        return f"{low}{name} <= {bounds.high_inclusive:g}"
-    return f"{low}{name}" if bounds.high_exclusive is None else f"{low}{name} < {bounds.high_exclusive:g}"
+    window = window_text(sampling.low_exclusive, sampling.high_inclusive, sampling.high_exclusive, "mean")
+    return f"{window}, oversample x{sampling.oversample_factor:g}"
 
 
 def _cost(recipe: Recipe, stage: SFTStage | RLStage) -> CostPlan:

@@ -24,14 +24,15 @@ _TOKEN = re.compile(r"\w+|[^\w\s]")
 def prefers(problem: Problem, response_text: str | None) -> Verdict:
     """Rules that a reward model never sees (RM-T2): on topic, polite, short and without repetition; all must hold.
 
-    `ground_truth["thing"]` is the word that a reply on topic names.
+    `ground_truth["thing"]` is the word that a reply on topic names; a prompt of a user's has none, and any topic.
     """
     text = extract(response_text, Extraction.TEXT)
     if text is None:
         return Verdict.binary(False, "no answer")
     words = words_of(text)
+    thing = problem.ground_truth.get("thing")
     parts = {
-        "on_topic": float(problem.ground_truth["thing"] in words),
+        "on_topic": float(thing is None or thing in words),
         "polite": LexicalJudge().score({"kind": "polite"}, text),
         "short": float(len(words) <= MAX_WORDS),
         "fresh": float(repeated_share(text) <= MAX_REPEATED_SHARE),

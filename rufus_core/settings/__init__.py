@@ -13,6 +13,8 @@ from rufus_core.settings.recipe import (
     Recipe,
 )
 from rufus_core.settings.stage import (
+    ENDPOINT,
+    POLICY,
     AlgorithmSettings,
     ComputeSettings,
     DynamicSamplingSettings,
@@ -35,9 +37,12 @@ from rufus_core.settings.stage import (
     SourceSettings,
     StageSettings,
     ToolSettings,
+    window_text,
 )
 
 __all__ = [
+    "ENDPOINT",
+    "POLICY",
     "AlgorithmSettings",
     "BaseModelSettings",
     "BenchmarkSettings",
@@ -70,4 +75,5 @@ __all__ = [
     "SourceSettings",
     "StageSettings",
     "ToolSettings",
+    "window_text",
 ]

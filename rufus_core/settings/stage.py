@@ -8,6 +8,9 @@ from pydantic import Field, model_validator
 
 from rufus_core.types import Category, Frozen, Json
 
+POLICY = "policy"  # a screen's sampler: the checkpoint that the stage starts from
+ENDPOINT = "openai:"  # before the id of a model that is a screen's sampler
+
 Positive = Annotated[int, Field(gt=0)]
 NonNegative = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -41,8 +44,9 @@ class FilterSettings(Frozen):
     """One offline filter of a prompt set (PIPE-10); a mapping of them applies in its order.
 
     With `samplers` it is a screen: each makes `num_attempts` responses, p is the share that passes, and a problem stays
-    if p lies in the window for at least one of them. `policy` is the stage's initial checkpoint. Without `samplers` it
-    looks at the problem alone, with `options`.
+    if p lies in the window for at least one of them. `policy` is the stage's initial checkpoint, `openai:MODEL` a model
+    behind an OpenAI-compatible endpoint. Without `samplers` it looks at the problem alone, with `options`, and its name
+    says what it does.
     """
 
     samplers: tuple[str, ...] = ()
@@ -66,6 +70,18 @@ class FilterSettings(Frozen):
             and (self.high_inclusive is None or rate <= self.high_inclusive)
             and (self.high_exclusive is None or rate < self.high_exclusive)
         )
+
+    def window(self) -> str:
+        """The window as the paper writes it, for example `0 < p <= 0.8`."""
+        return window_text(self.low_exclusive, self.high_inclusive, self.high_exclusive, "p")
+
+
+def window_text(low: float | None, high_inclusive: float | None, high_exclusive: float | None, name: str) -> str:
+    """For example `0 < p <= 0.8`; a bound that is None is left out."""
+    start = "" if low is None else f"{low:g} < "
+    if high_inclusive is not None:
+        return f"{start}{name} <= {high_inclusive:g}"
+    return f"{start}{name}" if high_exclusive is None else f"{start}{name} < {high_exclusive:g}"
 
 
 class ProblemSettings(Frozen):

@@ -10,8 +10,10 @@ from pathlib import Path
 import pytest
 
 from rufus_core.errors import ConfigError, DataError
+from rufus_core.jobs.filters import Dropped
 from rufus_core.jobs.problem_files import load_examples, load_problems
 from rufus_core.lineage import Record
+from rufus_core.recipe.graph import build_graph
 from rufus_core.types import Message, Split
 from tests.data.real import real
 from tests.jobs.miniature import RL_STAGES, Runner, small_recipe
@@ -218,9 +220,166 @@ def test_a_file_with_too_few_problems_is_refused(home: Path, tmp_path: Path) -> 
 
 def test_a_stage_that_cant_grade_questions_says_so(home: Path, tmp_path: Path) -> None:
     path = _questions(tmp_path / "sums.jsonl", 10)
-    with pytest.raises(ConfigError, match="coding_rl can't grade") as caught:
+    with pytest.raises(DataError, match="no problem of the families python_function, python_program") as caught:
         _reasoning(home, f"{{path: {path}}}", "coding_rl")
+    assert caught.value.where == f"{path}:1"
     assert "reasoning_rl" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("stage", RL_STAGES)
+def test_every_rl_stage_reads_the_problems_of_its_own_artifacts(runner: Runner, home: Path, stage: str) -> None:
+    """What a run wrote is a user's file, too: the same problems come out, with new ids only where a source counts."""
+    made = runner.path(f"data/{stage}") / "train.jsonl"
+    mine, record = _reasoning(home, f"{{path: {made}}}", stage)
+    before = {problem.id: problem for problem in load_problems(made.parent, "train")}
+    after = {p.id: p for split in SPLITS for p in load_problems(mine.path(f"data/{stage}"), split)}
+    assert {key: p.ground_truth for key, p in after.items()} == {key: p.ground_truth for key, p in before.items()}
+    assert {problem.source for problem in after.values()} == {"mine"}
+    assert record.external["mine"].rows == 12
+
+
+def _code(index: int, **changes: object) -> dict[str, object]:
+    row = {
+        "family": "python_function",
+        "prompt": f"Write f(x) = x + {index} in Python.",
+        "ground_truth": {"modality": "functional", "tests": [f"assert f(1) == {1 + index}"]},
+    }
+    return {**row, **changes}
+
+
+@pytest.mark.parametrize(
+    ("row", "where", "said"),
+    [
+        (_code(1, ground_truth={"modality": "functional", "tests": []}), "", "no tests"),
+        (_code(1, family="arithmetic"), " family", "'arithmetic' is no family of this stage"),
+        (_code(1, family=None), " family", "the row has no family"),
+        (_code(1, prompt=[]), " prompt", "no prompt"),
+        (_code(1, prompt=[{"role": "narrator", "content": "x"}]), " prompt[0].role", "Input should be"),
+        (_code(1, prompt=[{"role": "system", "content": "x"}]), "", "doesn't end with a user's message"),
+        (_code(1, ground_truth=[1]), " ground_truth", "no object"),
+        (_code(1, tools=[{}]), " tools", "no schema"),
+    ],
+)
+def test_a_row_that_cant_be_graded_is_named(
+    home: Path, tmp_path: Path, row: dict[str, object], where: str, said: str
+) -> None:
+    path = _lines(tmp_path / "mine.jsonl", [_code(0), row])
+    with pytest.raises(DataError, match=said) as caught:
+        _reasoning(home, f"{{path: {path}}}", "coding_rl")
+    assert caught.value.where == f"{path}:2{where}"
+
+
+def test_a_stage_with_one_family_needs_none_in_the_file(home: Path, tmp_path: Path) -> None:
+    rubrics = {"rubrics": [{"kind": "num_words", "count": 3}]}
+    path = _lines(tmp_path / "mine.jsonl", [{"prompt": f"Say {i}", "ground_truth": rubrics} for i in range(9)])
+    runner, _ = _reasoning(home, f"{{path: {path}}}", "if_rl")
+    assert {p.family for p in load_problems(runner.path("data/if_rl"), "train")} == {"instructions"}
+
+
+def test_an_unknown_rubric_in_a_file_is_refused(home: Path, tmp_path: Path) -> None:
+    path = _lines(tmp_path / "mine.jsonl", [{"prompt": "Say", "ground_truth": {"rubrics": [{"kind": "rhymes"}]}}])
+    with pytest.raises(DataError, match="unknown rubric 'rhymes'"):
+        _reasoning(home, f"{{path: {path}}}", "if_rl")
+
+
+def test_preference_pairs_become_prompts_whose_texts_only_the_analysis_sees_RM_D2(home: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"Tell me of {i}", "chosen": f"good {i}", "rejected": "bad"} for i in range(9)]
+    runner, _ = _reasoning(home, f"{{path: {_lines(tmp_path / 'pairs.jsonl', list(rows))}}}", "rlhf")
+    problems = load_problems(runner.path("data/rlhf"), "train")
+    assert {p.family for p in problems} == {"chat"}
+    assert all(set(p.ground_truth) == {"chosen", "rejected"} and len(p.prompt) == 1 for p in problems)
+
+
+# Filters
+
+
+def _filtered(home: Path, path: Path, filters: str, stage: str = "reasoning_rl") -> tuple[Runner, Record]:
+    changes = [f"stages.{stage}.problems.sources=!replace {{mine: {{path: {path}}}}}"]
+    runner = Runner(home, small_recipe(*changes, f"stages.{stage}.problems.filters=!replace {filters}"))
+    return runner, runner.run(f"data/{stage}")
+
+
+def _kept(runner: Runner, stage: str) -> set[str]:
+    return {p.prompt[-1].content for split in SPLITS for p in load_problems(runner.path(f"data/{stage}"), split)}
+
+
+def _dropped(runner: Runner, stage: str) -> list[Dropped]:
+    lines = (runner.path(f"data/{stage}") / "dropped.jsonl").read_text().splitlines()
+    return [Dropped.model_validate_json(line) for line in lines]
+
+
+def test_equal_statements_with_other_case_and_spaces_are_dropped_CRL_D4(home: Path, tmp_path: Path) -> None:
+    rows = [{"question": text, "answer": str(i)} for i, text in enumerate(["What is A?", "what  IS\ta?", "B?", "C?"])]
+    runner, record = _filtered(home, _lines(tmp_path / "mine.jsonl", list(rows)), "{deduplication: {}}")
+    assert _kept(runner, "reasoning_rl") == {"What is A?", "B?", "C?"}
+    (dropped,) = _dropped(runner, "reasoning_rl")
+    assert (dropped.filter, dropped.source) == ("deduplication", "mine")
+    report = json.loads((runner.path("data/reasoning_rl") / "report.json").read_text())
+    assert report["filters"] == {"deduplication": {"mine": 1}}
+    assert record.metrics["rows"] == 4
+
+
+def test_records_without_tests_are_dropped_and_counted_where_the_recipe_says_so_CRL_D3(
+    home: Path, tmp_path: Path
+) -> None:
+    bad = _code(9, ground_truth={"modality": "stdin_stdout", "tests": []})
+    rows = [*(_code(i) for i in range(4)), bad, _code(3, prompt="write F(X) = x + 3 in python.")]
+    path = _lines(tmp_path / "mine.jsonl", list(rows))
+    runner, _ = _filtered(home, path, "{schema: {}, deduplication: {}}", "coding_rl")
+    dropped = _dropped(runner, "coding_rl")
+    assert [each.filter for each in dropped] == ["schema", "deduplication"]
+    assert dropped[0].reason == "no tests"
+    assert len(_kept(runner, "coding_rl")) == 4
+
+
+def test_the_order_of_filters_is_kept_and_part_of_the_identity_CRL_D8() -> None:
+    steps = []
+    for order in ("{schema: {}, deduplication: {}}", "{deduplication: {}, schema: {}}"):
+        graph = build_graph(small_recipe(f"stages.coding_rl.problems.filters=!replace {order}"))
+        steps.append(next(step for step in graph if step.name == "data/coding_rl"))
+    assert [step.config["filter_order"] for step in steps] == [["schema", "deduplication"], ["deduplication", "schema"]]
+
+
+def test_problems_that_hold_a_benchmark_s_items_are_dropped_DECON_12(home: Path, tmp_path: Path) -> None:
+    leaked = "Find the sum of all integer bases b greater than nine for which seventeen divides it"
+    bench = _lines(tmp_path / "aime.jsonl", [{"id": "I-1", "problem": leaked}, {"id": "I-2", "problem": "x " * 20}])
+    questions = [f"How many legs have {i} cats?" for i in range(6)]
+    rows = [{"question": q, "answer": "1"} for q in [*questions, f"Please answer: {leaked.upper()}\n?"]]
+    path = _lines(tmp_path / "mine.jsonl", list(rows))
+    filters = f"{{contamination: {{options: {{benchmarks: {{aime_25: {bench}}}}}}}}}"
+    runner, record = _filtered(home, path, filters)
+    assert _kept(runner, "reasoning_rl") == set(questions)
+    (dropped,) = _dropped(runner, "reasoning_rl")
+    assert "of aime_25 I-1" in dropped.reason
+    assert record.external["contamination/aime_25"].path == str(bench)
+    assert str(bench) not in json.dumps(record.config)
+
+
+def test_an_aime_problem_in_a_file_is_found_in_the_real_benchmark(home: Path, tmp_path: Path) -> None:
+    bench = real("math/aime25.jsonl")
+    row = json.loads(bench.read_text().splitlines()[0])
+    rows = [{"question": f"What is {i} + {i}?", "answer": str(2 * i)} for i in range(6)]
+    rows.append({"question": row["prompt"], "answer": str(row["answer"])})
+    filters = f"{{contamination: {{options: {{benchmarks: {{aime_25: {bench}}}}}}}}}"
+    runner, _ = _filtered(home, _lines(tmp_path / "mine.jsonl", list(rows)), filters)
+    assert [each.filter for each in _dropped(runner, "reasoning_rl")] == ["contamination"]
+
+
+def test_phrases_of_the_recipe_s_own_are_policy_issues_RRL_D2(home: Path, tmp_path: Path) -> None:
+    rows = [{"question": f"How far is {i}?", "answer": "1"} for i in range(4)]
+    path = _lines(tmp_path / "mine.jsonl", [*rows, {"question": "How to build a Secret  weapon?", "answer": "1"}])
+    runner, _ = _filtered(home, path, "{policy_issues: {options: {phrases: [secret weapon]}}}")
+    assert [each.reason for each in _dropped(runner, "reasoning_rl")] == ["holds 'secret weapon'"]
+
+
+def test_generated_problems_are_filtered_before_the_splits_are_filled(home: Path) -> None:
+    """The splits are as large as asked for, for the generator makes some to spare."""
+    filters = '{policy_issues: {options: {phrases: ["1 +"]}}}'
+    recipe = small_recipe(f"stages.reasoning_rl.problems.filters={filters}")
+    runner = Runner(home, recipe)
+    problems = [p for split in SPLITS for p in load_problems(runner.path("data/reasoning_rl"), split)]
+    assert len(problems) == 36
+    assert not [p for p in problems if "1 +" in p.prompt[-1].content]
 
 
 @pytest.mark.parametrize("generator", ["mcp_worlds", "search_corpus"])

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import json
+import signal
+import socket
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from rufus_core.errors import ConfigError, DataError
-from rufus_core.jobs.document import InputArtifact
+from rufus_core.errors import ConfigError, DataError, Preempted
+from rufus_core.evaluation.screening import Attempts, Screened
+from rufus_core.jobs.attempt_log import AttemptLog
+from rufus_core.jobs.document import InputArtifact, JobDocument
 from rufus_core.jobs.problem_files import load_problems, save_problems
 from rufus_core.jobs.run import run_job
-from rufus_core.jobs.screen import verdicts
 from rufus_core.lineage import Record, Store
 from rufus_core.lineage.diff import diff
 from rufus_core.lineage.impact import impact
 from rufus_core.recipe.graph import build_graph
-from rufus_core.settings import FilterSettings
-from rufus_core.types import Json
+from rufus_core.types import Json, Message, Problem
 from tests.jobs.miniature import Runner, small_recipe
 from tests.jobs.solver import LONG_ENOUGH, OTHER, RIGHT, solver
+from tests.jobs.test_resume import Training
+from tests.rollout.server.process import ServerProcess
 
 SCREEN = "screens/reasoning_rl/learnability"
 FILTER = "stages.reasoning_rl.problems.filters={learnability: {samplers: [policy], num_attempts: 2, %s}}"
@@ -41,33 +44,69 @@ def inputs(runner: Runner, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     return paths
 
 
-def _screened(runner: Runner, folder: Path, inputs: dict[str, Path], **window: Json) -> tuple[Record, Path]:
+def _document(runner: Runner, folder: Path, inputs: dict[str, Path], **settings: Json) -> JobDocument:
     step = Runner(folder, small_recipe(LONG_ENOUGH, WIDE)).steps[SCREEN]
-    document = runner.document("scores/base").model_copy(
+    return runner.document("scores/base").model_copy(
         update={
             "name": SCREEN,
             "kind": "screen",
-            "config": step.config | {"filter": {"samplers": ["policy"], "num_attempts": 4, **window}},
+            "config": step.config | {"filter": {"samplers": ["policy"], "num_attempts": 4, **settings}},
             "fingerprint": "1" * 64,
+            "seed": 3,
             "inputs": {
                 role: InputArtifact(name=role, digest="1" * 64, record_id="x", path=path)
                 for role, path in inputs.items()
             },
             "store": folder / "store",
+            "progress": folder / "progress.jsonl",
         }
     )
-    record = run_job(document)
+
+
+def _screened(runner: Runner, folder: Path, inputs: dict[str, Path], **settings: Json) -> tuple[Record, Path]:
+    record = run_job(_document(runner, folder, inputs, **settings))
     return record, Store(folder / "store").path(record)
+
+
+def _rows(folder: Path) -> list[Screened]:
+    return [Screened.model_validate_json(line) for line in (folder / "screen.jsonl").read_text().splitlines()]
 
 
 def test_what_the_policy_can_solve_already_is_dropped(runner: Runner, tmp_path: Path, inputs: dict[str, Path]) -> None:
     record, folder = _screened(runner, tmp_path, inputs, high_exclusive=0.5)
     assert load_problems(folder, "train") == [OTHER]
-    right, other = (json.loads(line) for line in (folder / "screen.jsonl").read_text().splitlines())
-    assert (right["id"], right["num_scored"], right["verdict"]) == (RIGHT.id, 4, "out_of_window")
-    assert right["num_passed"] >= 3
-    assert other == {"id": OTHER.id, "source": OTHER.source, "num_passed": 0, "num_scored": 4, "verdict": "kept"}
-    assert record.metrics == {"problems": 2.0, "kept": 1.0, "out_of_window": 1.0}
+    right, other = _rows(folder)
+    assert (right.id, right.verdict, right.attempts["policy"].num_scored) == (RIGHT.id, "too_easy", 4)
+    assert right.attempts["policy"].num_passed >= 3
+    assert (other.id, other.family, other.source, other.verdict) == (OTHER.id, "arithmetic", OTHER.source, "kept")
+    assert other.attempts == {"policy": Attempts(num_scored=4)}
+    assert record.metrics == {"problems": 2.0, "kept": 1.0, "too_easy": 1.0}
+
+
+def test_the_artifact_says_who_screened_how_and_with_what_outcome(
+    runner: Runner, tmp_path: Path, inputs: dict[str, Path]
+) -> None:
+    _, folder = _screened(runner, tmp_path, inputs, low_exclusive=0.0, high_inclusive=1.0)
+    report = json.loads((folder / "report.json").read_text())
+    passed = _rows(folder)[0].attempts["policy"].num_passed
+    assert report == {
+        "screen": SCREEN,
+        "samplers": {"policy": {"name": "policy", "digest": "1" * 64}},
+        "num_attempts": 4,
+        "window": "0 < p <= 1",
+        "temperature": 1.0,
+        "seed": 3,
+        "counts": {
+            "problems": 2,
+            "kept": 1,
+            "too_hard": 1,
+            "attempts_scored": 8,
+            "attempts_passed": passed,
+            "attempts_aborted": 0,
+            "attempts_unscorable": 0,
+        },
+        "by_source": {RIGHT.source: {"kept": 1, "too_hard": 1}},
+    }
 
 
 def test_what_it_never_solves_is_dropped(runner: Runner, tmp_path: Path, inputs: dict[str, Path]) -> None:
@@ -75,25 +114,115 @@ def test_what_it_never_solves_is_dropped(runner: Runner, tmp_path: Path, inputs:
     assert load_problems(folder, "train") == [RIGHT]
 
 
+def test_a_problem_that_cant_be_scored_leaves_before_p_and_is_counted(
+    runner: Runner, tmp_path: Path, inputs: dict[str, Path]
+) -> None:
+    long = Problem.build("arithmetic", "mine", [Message(role="user", content="and " * 2000)], {"answer": "3"})
+    (tmp_path / "problems").mkdir()
+    save_problems(tmp_path / "problems", "train", [RIGHT, long])
+    (tmp_path / "problems" / "record.json").touch()
+    _, folder = _screened(runner, tmp_path, {**inputs, "problems": tmp_path / "problems"}, low_exclusive=0.0)
+    assert load_problems(folder, "train") == [RIGHT]
+    row = _rows(folder)[1]
+    assert (row.verdict, row.rate) == ("unscored", None)
+    assert (row.attempts["policy"].num_scored, row.attempts["policy"].num_unscorable) == (0, 4)
+    assert "leaves no room" in row.attempts["policy"].lost_to[0]
+    assert json.loads((folder / "report.json").read_text())["counts"]["attempts_unscorable"] == 4
+
+
 def test_a_screen_that_leaves_nothing_says_so(runner: Runner, tmp_path: Path, inputs: dict[str, Path]) -> None:
-    with pytest.raises(DataError, match="no problem of 2 is left: 2 out_of_window") as caught:
+    with pytest.raises(DataError, match="no problem of 2 is left: 1 too_easy, 1 too_hard") as caught:
         _screened(runner, tmp_path, inputs, low_exclusive=0.0, high_exclusive=0.5)
     assert caught.value.where == SCREEN
 
 
-@given(passes=st.lists(st.sampled_from([0.0, 1.0, None]), max_size=8), low=st.floats(0, 1), high=st.floats(0, 1))
-def test_a_problem_stays_if_its_share_of_passes_lies_in_the_window(
-    passes: list[float | None], low: float, high: float
+# It goes on where it was
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_an_interrupted_screen_goes_on_bit_for_bit_and_plays_nothing_twice(
+    runner: Runner, tmp_path: Path, number: int
 ) -> None:
-    settings = FilterSettings(samplers=("policy",), num_attempts=8, low_exclusive=low, high_inclusive=high)
-    (found,) = verdicts([RIGHT], {RIGHT.id: passes}, settings)
-    scored = [each for each in passes if each is not None]
-    assert found.num_scored == len(scored)
-    assert found.num_passed == scored.count(1.0)
-    if not scored:
-        assert found.verdict == "unscored"
-    else:
-        assert (found.verdict == "kept") == (low < scored.count(1.0) / len(scored) <= high)
+    screen = Runner(runner.store.root.parent, small_recipe(WIDE)).document(SCREEN)
+    whole, broken = (
+        Training(screen.model_copy(update={"progress": tmp_path / name / "progress.jsonl"}), tmp_path / name)
+        for name in ("whole", "broken")
+    )
+    assert whole.life() == 0
+    assert broken.life(at_step=5, number=number) == (-9 if number == signal.SIGKILL else Preempted.exit_code)
+    played = (broken.state / "attempts.jsonl").read_text().splitlines()
+    assert len(played) == 5
+    assert broken.life() == 0
+    assert [step for step, _ in broken.told()] == list(range(6, 13))
+    assert broken.bytes() == whole.bytes()
+    assert (broken.state / "attempts.jsonl").read_text().splitlines()[:5] == played
+
+
+def test_a_line_that_was_cut_off_is_played_again(tmp_path: Path) -> None:
+    one = Attempts(num_passed=1, num_scored=2)
+    with AttemptLog(tmp_path) as log:
+        log.add("policy", "a", one)
+        log.add("policy", "b", one)
+    file = tmp_path / "attempts.jsonl"
+    file.write_bytes(file.read_bytes()[:-3])
+    with AttemptLog(tmp_path) as log:
+        assert (log.of("a", ["policy"]), log.of("b", ["policy"])) == ({"policy": one}, {})
+        log.add("policy", "b", one)
+    with AttemptLog(tmp_path) as log:
+        assert log.of("b", ["policy", "other"]) == {"policy": one}
+
+
+# A teacher behind an endpoint
+
+
+@pytest.fixture(scope="module")
+def teacher(inputs: dict[str, Path]) -> Iterator[ServerProcess]:
+    """The policy that solves RIGHT, behind a server of its own."""
+    with ServerProcess(inputs["policy"]) as process:
+        yield process
+
+
+def test_a_teacher_behind_an_endpoint_screens_for_solvability_RRL_D4_CRL_D6(
+    runner: Runner, tmp_path: Path, inputs: dict[str, Path], teacher: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUFUS_TEACHER_URL", f"{teacher.url}/v1")
+    name = "openai:policy"
+    _, folder = _screened(runner, tmp_path, {"problems": inputs["problems"]}, samplers=[name], low_exclusive=0.0)
+    assert load_problems(folder, "train") == [RIGHT]
+    right, other = _rows(folder)
+    assert (right.attempts[name].num_scored, other.verdict) == (4, "too_hard")
+    assert json.loads((folder / "report.json").read_text())["samplers"] == {name: {}}
+
+
+def test_what_one_of_several_samplers_solves_stays(
+    runner: Runner, tmp_path: Path, inputs: dict[str, Path], teacher: ServerProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The policy solves nothing, the teacher one problem: GA's correctness filter in small."""
+    monkeypatch.setenv("RUFUS_TEACHER_URL", f"{teacher.url}/v1")
+    untaught = {**inputs, "policy": runner.path("base")}
+    _, folder = _screened(runner, tmp_path, untaught, samplers=["policy", "openai:policy"], low_exclusive=0.0)
+    right, _ = _rows(folder)
+    assert (right.attempts["policy"].num_passed, right.verdict) == (0, "kept")
+    assert right.rate == right.attempts["openai:policy"].rate
+
+
+def test_a_teacher_that_doesnt_answer_makes_no_zeros(
+    runner: Runner, tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))  # nothing listens there
+        monkeypatch.setenv("RUFUS_TEACHER_URL", f"http://127.0.0.1:{closed.getsockname()[1]}/v1")
+        monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+        with pytest.raises(DataError, match=r"no problem of 2 is left: 2 unscored; .*gave no reply"):
+            _screened(runner, tmp_path, {"problems": inputs["problems"]}, samplers=["openai:big"], low_exclusive=0.0)
+
+
+def test_a_teacher_without_an_address_is_asked_for(
+    runner: Runner, tmp_path: Path, inputs: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RUFUS_TEACHER_URL", raising=False)
+    with pytest.raises(ConfigError, match="RUFUS_TEACHER_URL"):
+        _screened(runner, tmp_path, {"problems": inputs["problems"]}, samplers=["openai:big"], low_exclusive=0.0)
 
 
 def test_the_lineage_leads_from_the_parent_to_the_problems_to_the_training(home: Path, runner: Runner) -> None:
@@ -128,13 +257,43 @@ def test_screens_apply_in_their_order_and_selection_and_scores_see_all_problems(
 
 
 @pytest.mark.parametrize(
-    "unable",
+    ("unable", "said"),
     [
-        "deduplication: {}",
-        "correctness: {samplers: [GPT-OSS-120B], num_attempts: 8}",
-        "closed_book: {samplers: [policy], num_attempts: 8, tools: false}",
+        ("deduplicate: {}", "did you mean 'deduplication'"),
+        ("sanity: {options: {max_refusal_share: 0.05}}", "doesn't run the filters sanity"),
+        ("contamination: {}", "needs benchmarks"),
+        ("deduplication: {options: {key: statement}}", "has no option 'key'"),
+        ("correctness: {samplers: [GPT-OSS-120B], num_attempts: 8}", "openai:GPT-OSS-120B"),
+        ("closed_book: {samplers: [policy], num_attempts: 8, tools: false}", "doesn't run the filters closed_book"),
+        ("a: {samplers: [policy], num_attempts: 8}, schema: {}", "comes after the screen a"),
     ],
 )
-def test_other_filters_are_refused_before_anything_runs(unable: str) -> None:
-    with pytest.raises(ConfigError, match=f"doesn't run the filters {unable.partition(':')[0]}"):
+def test_other_filters_are_refused_before_anything_runs(unable: str, said: str) -> None:
+    with pytest.raises(ConfigError) as caught:
         build_graph(small_recipe(f"stages.reasoning_rl.problems.filters={{{unable}}}"))
+    assert said in str(caught.value)
+    assert "stages.reasoning_rl.problems.filters" in (caught.value.where or "")
+
+
+def test_a_teacher_plays_no_problems_with_tools() -> None:
+    correctness = "{correctness: {samplers: [policy, 'openai:big'], num_attempts: 8}}"
+    with pytest.raises(ConfigError, match="can't play problems with tools"):
+        build_graph(small_recipe(f"stages.general_agent.problems.filters={correctness}"))
+
+
+def test_a_teacher_s_screen_needs_no_checkpoint_of_ours() -> None:
+    two = (
+        "{correctness: {samplers: ['openai:big'], num_attempts: 4, low_exclusive: 0.0}, "
+        "easy: {samplers: [policy], num_attempts: 4, high_inclusive: 0.8}}"
+    )
+    steps = {step.name: step for step in build_graph(small_recipe(f"stages.coding_rl.problems.filters={two}"))}
+    assert steps["screens/coding_rl/correctness"].inputs == {"problems": "data/coding_rl"}
+    assert steps["screens/coding_rl/easy"].inputs["policy"] == "stages/reasoning_rl/checkpoint"
+
+
+def test_the_window_of_a_screen_is_no_part_of_the_data_s_identity() -> None:
+    one, other = (
+        build_graph(small_recipe(FILTER % window)) for window in ("high_inclusive: 1.0", "low_exclusive: 0.0")
+    )
+    data = [next(step for step in graph if step.name == "data/reasoning_rl") for graph in (one, other)]
+    assert data[0].config == data[1].config

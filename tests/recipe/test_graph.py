@@ -299,7 +299,11 @@ def test_a_base_that_lacks_a_file_is_refused(tmp_path: Path, missing: str) -> No
         ("stages.if_rl.run.steps=null", "stages.if_rl.run.steps", "how many steps"),
         ("benchmarks.coding={kind: external, harness: lcb}", "benchmarks.coding", "needs the harness lcb"),
         ("base.shape=null", "base", "not on this machine"),
-        ("stages.if_rl.problems.filters.learnability={}", "stages.if_rl.problems.filters", "filters learnability"),
+        (
+            "stages.if_rl.problems.filters.learnability={}",
+            "stages.if_rl.problems.filters.learnability",
+            "filters learnability",
+        ),
         ("stages.if_rl.precision.train=bf16", "stages.if_rl.precision", "fp32"),
         ("stages.sft.precision.router_replay=true", "stages.sft.precision.router_replay", "no rollouts"),
         ("stages.sft.batch.long_sample_tokens=512", "stages.sft.batch.long_sample_tokens", "long samples"),

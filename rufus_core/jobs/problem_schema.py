@@ -1,0 +1,52 @@
+"""What a problem needs so that its family's verifier can grade it (CRL-D3 for code; the same idea for the others)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from rufus_core.data.code_records import schema_fault
+from rufus_core.rewards.puzzles import RUNS_ANSWER
+from rufus_core.rewards.rubrics import JUDGED, RUBRICS
+from rufus_core.types import Json, Problem
+
+Check = Callable[[Mapping[str, Json]], str | None]
+
+
+def problem_fault(problem: Problem) -> str | None:
+    """Why a problem can't be used; None when it can. A family without a check of its own needs a prompt alone."""
+    if not problem.prompt or problem.prompt[-1].role != "user":
+        return "the prompt doesn't end with a user's message"
+    if not problem.prompt[-1].content.strip():
+        return "the last message is empty"
+    check = CHECKS.get(problem.family)
+    return check(problem.ground_truth) if check else None
+
+
+def _answer(truth: Mapping[str, Json]) -> str | None:
+    answer = truth.get("answer")
+    return None if isinstance(answer, str) and answer.strip() else "ground_truth.answer is no text"
+
+
+def _puzzle(truth: Mapping[str, Json]) -> str | None:
+    dataset, config, entry = (truth.get(name) for name in ("dataset", "config", "entry"))
+    if not (isinstance(dataset, str) and isinstance(config, dict) and isinstance(entry, dict)):
+        return "ground_truth needs a dataset, its config and an entry"
+    return f"the checker of {dataset!r} runs the answer as code" if dataset in RUNS_ANSWER else None
+
+
+def _rubrics(truth: Mapping[str, Json]) -> str | None:
+    rubrics = truth.get("rubrics")
+    if not isinstance(rubrics, list) or not rubrics:
+        return "ground_truth.rubrics is no list, or empty"
+    kinds = [rubric.get("kind") if isinstance(rubric, dict) else None for rubric in rubrics]
+    unknown = [kind for kind in kinds if kind not in RUBRICS and kind not in JUDGED]
+    return f"unknown rubric {unknown[0]!r}" if unknown else None
+
+
+CHECKS: dict[str, Check] = {
+    **dict.fromkeys(("arithmetic", "math", "science", "calculation"), _answer),
+    **dict.fromkeys(("person", "thing", "owner", "pair"), _answer),
+    "puzzle": _puzzle,
+    **dict.fromkeys(("python_function", "python_program"), schema_fault),
+    "instructions": _rubrics,
+}
