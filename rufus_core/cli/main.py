@@ -21,6 +21,7 @@ from rufus_core.cli.export import export
 from rufus_core.cli.grade import grade
 from rufus_core.cli.impact import impact
 from rufus_core.cli.plan import plan
+from rufus_core.cli.problems import problems
 from rufus_core.cli.rebuild import rebuild_mlflow
 from rufus_core.cli.reproduce import reproduce
 from rufus_core.cli.rollouts import rollouts
@@ -58,6 +59,7 @@ COMMANDS: tuple[Callable[..., Any], ...] = (
 app = typer.Typer(name="rufus", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 for command in COMMANDS:
     app.command(command.__name__.removesuffix("_").replace("_", "-"))(command)  # `eval` is Python's own word
+app.add_typer(problems)
 app.add_typer(rollouts)
 
 

@@ -48,8 +48,8 @@ def _read_files(recipe: Recipe, stage_name: str) -> None:
         else:
             from rufus_core.stages import STAGES  # torch
 
-            drop = "schema" in settings.filters
-            sum(1 for _ in read_problem_file(source.path, name, STAGES[stage_name].families, drop=drop))
+            families, ungraded = STAGES[stage_name].families, "schema" in settings.filters
+            sum(1 for _ in read_problem_file(source.path, name, families, ungraded=ungraded))
 
 
 def _require_space(graph: Sequence[Step], home: Path) -> None:

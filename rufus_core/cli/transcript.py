@@ -40,7 +40,7 @@ def show_rollout(rollout: StoredRollout, training: str, folder: Path, tokens: bo
     for line in _head(rollout, training):
         out.print(line, soft_wrap=True)
     for message in rollout.messages:
-        _print_message(message, out)
+        print_message(message, out)
     if cut_off := _cut_off(rollout):
         text = tokenizer.decode(cut_off, skip_special_tokens=False) if tokenizer else f"{len(cut_off)} tokens"
         _print_role("assistant", "cut off", out)
@@ -74,7 +74,7 @@ def _end(rollout: StoredRollout) -> str:
     return f"ended: {rollout.termination}; {sampled}{printable(rollout.weight_version)}, {calls}"
 
 
-def _print_message(message: Message, out: Console) -> None:
+def print_message(message: Message, out: Console) -> None:
     _print_role(message.role, "", out)
     if message.reasoning:
         _print_text(message.reasoning, "dim italic", out)

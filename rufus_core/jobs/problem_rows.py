@@ -18,7 +18,7 @@ _FIELDS = "expected `prompt` and `ground_truth`, and `family` where the stage ha
 
 
 def read_problem_file(
-    path: Path | str, source: str, families: Sequence[str], counts: Counter[str] | None = None, drop: bool = False
+    path: Path | str, source: str, families: Sequence[str], counts: Counter[str] | None = None, ungraded: bool = False
 ) -> Iterator[Problem]:
     """Yield the file's rows as problems of one of `families`; the layout of each row is recognised by its fields.
 
@@ -27,7 +27,7 @@ def read_problem_file(
     answer: see `question_problem`. `counts` is for `read_problems`.
 
     Args:
-        drop: leave problems in that their verifier can't grade, for the filter `schema` drops and counts them.
+        ungraded: leave problems in that their verifier can't grade: somebody else counts them.
 
     Raises:
         DataError: while iterating, for a missing or empty file, a broken line, a row without usable fields, a family
@@ -36,7 +36,7 @@ def read_problem_file(
 
     def read(row: Mapping[str, Json], source: str, where: str) -> Problem:
         problem = _problem(row, source, families, where)
-        fault = None if drop else problem_fault(problem)
+        fault = None if ungraded else problem_fault(problem)
         if fault is not None:
             raise DataError(
                 f"a problem of the family {problem.family!r} can't be graded: {fault}",

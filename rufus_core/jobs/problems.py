@@ -121,8 +121,8 @@ def _read(
     from rufus_core.stages import STAGES  # brings torch, which generated problems don't need
 
     assert job.document.stage is not None
-    drop = "schema" in job.document.config["filters"]
-    rows = read_problem_file(path, name, STAGES[job.document.stage].families, counts, drop)
+    ungraded = "schema" in job.document.config["filters"]  # which drops and counts them
+    rows = read_problem_file(path, name, STAGES[job.document.stage].families, counts, ungraded)
     try:
         return share_splits(_admitted(islice(rows, source.count), filters), None, *share, split_seed)
     except DataError as error:

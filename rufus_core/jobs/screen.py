@@ -24,7 +24,7 @@ def screen_problems(job: Job) -> Outcome:
     """Play what an earlier job of the same fingerprint didn't, and decide.
 
     Raises:
-        DataError: no problem stays.
+        DataError: no problem stays, and the screen isn't one that may leave nothing.
         Preempted: SIGTERM arrived; what was played is kept.
     """
     settings = FilterSettings.model_validate(job.document.config["filter"])
@@ -36,7 +36,7 @@ def screen_problems(job: Job) -> Outcome:
         rows = [screened(problem, log.of(problem.id, settings.samplers), settings) for problem in problems]
     kept = [problem for problem, row in zip(problems, rows, strict=True) if row.verdict == "kept"]
     counts = count_decisions(rows)
-    if not kept:
+    if not kept and not job.document.config.get("may_be_empty"):
         raise _nothing_left(job, rows)
     save_problems(job.output, "train", kept)
     save_rows(job.output / "screen.jsonl", rows)
