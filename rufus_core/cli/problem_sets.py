@@ -108,8 +108,14 @@ def find_set(store: Store, what: str) -> ProblemSet:
     path = Path(what).expanduser()
     if path.is_file():
         return _of_file(store, path)
+    if path.suffix in (".jsonl", ".gz"):
+        raise DataError("there is no such file", where=what, hint="give the path of a .jsonl file, or name a stage")
     name = f"data/{what}"
-    record = chosen(store, name if newest(store, name) is not None else what).record
+    try:
+        record = chosen(store, name if name in store.names() else what).record
+    except LineageError as error:
+        error.hint = f"{error.hint}; `rufus problems build STAGE` makes a set"
+        raise
     if record.kind not in DATA_KINDS:
         hint = f"make one with `rufus problems build {record.stage}`" if record.stage else "name a stage or a file"
         raise LineageError(f"{record.id} is no problem set: its kind is {record.kind}", hint=hint)

@@ -89,8 +89,10 @@ def _dropped(report: Mapping[str, Json]) -> Iterator[str]:
 
 
 def list_problems(problems: Sequence[Problem], out: Console) -> None:
-    table = plain_table(("problem", "family", "source"), ())
-    table.add_column("asks", no_wrap=True, overflow="ellipsis")
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    for name in ("problem", "family", "source"):
+        table.add_column(name, no_wrap=True)
+    table.add_column("asks")  # the only one that gives way where a terminal is narrow
     for each in problems:
         asked = printable(" ".join(each.prompt[-1].content.split()))
         row = (each.id[:ID_DIGITS], each.family, each.source)
@@ -125,7 +127,8 @@ def show_problem(problem: Problem, seen: Sequence[tuple[Screen, Screened]], out:
             policy = screen.policy if len(row.attempts) == 1 else name
             lost = each.num_aborted + each.num_unscorable
             numbers = (str(each.num_passed), str(each.num_scored), str(lost))
-            table.add_row(Text(screen.record.name), Text(printable(policy)), *numbers, row.verdict)
+            named = Text(f"{screen.record.name.rpartition('/')[2]} {screen.record.digest[:12]}", no_wrap=True)
+            table.add_row(named, Text(printable(policy)), *numbers, row.verdict)
     out.print(table)
 
 

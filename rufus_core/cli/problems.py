@@ -56,7 +56,7 @@ def build(
         return
     out.print()
     show_set(found, out)
-    out.print(f"next:  rufus problems screen {stage}    rufus problems inspect {stage} --num 5", soft_wrap=True)
+    out.print(f"next:  rufus problems inspect {stage} --num 5")
 
 
 @problems.command()

@@ -90,7 +90,7 @@ def test_build_makes_one_stage_s_problem_set_and_nothing_else(home: Path, made: 
     assert found["num_tokens"] == sum(each["num_tokens"] for each in found["groups"])
 
 
-def test_build_tells_what_each_filter_dropped(home: Path, made: list[str], tmp_path: Path) -> None:
+def test_build_tells_what_each_filter_dropped(made: list[str], tmp_path: Path) -> None:
     rows = [{"question": f"How many are {i}?", "answer": "1"} for i in range(9)]
     file = write(tmp_path / "mine.jsonl", [*rows, {"question": "HOW many are 3?", "answer": "2"}])
     changes = [
@@ -98,7 +98,7 @@ def test_build_tells_what_each_filter_dropped(home: Path, made: list[str], tmp_p
         f"stages.{STAGE}.problems.sources=!replace {{mine: {{path: {file}}}}}",
         f"stages.{STAGE}.problems.filters={{schema: {{}}, deduplication: {{}}}}",
     ]
-    shown = call(home, "build", STAGE, sets=changes)
+    shown = call(tmp_path / "home", "build", STAGE, sets=changes)
     assert "schema dropped 0" in shown
     assert "deduplication dropped 1 (mine 1)" in shown
 
@@ -203,7 +203,7 @@ def test_one_problem_is_shown_whole_with_its_screens(home: Path, made: list[str]
     shown = call(home, "inspect", STAGE, "--problem", first.id[:8])
     assert first.prompt[-1].content in shown
     assert first.ground_truth["answer"] in shown
-    assert f"rescreens/{STAGE}/learnability" in shown
+    assert f"learnability {screen['digest'][:12]}" in shown
     found = told(home, "inspect", STAGE, "--problem", first.id)
     assert Problem.model_validate({k: v for k, v in found.items() if k != "screens"}) == first
     (row,) = [each for each in found["screens"] if each["screen"] == screen["record"]]
@@ -266,7 +266,8 @@ def test_preference_pairs_are_scored_by_a_reward_model_T13(home: Path, runner: R
         ((STAGE, "--source", "books"), "of arithmetic"),
         (("mine",), "is no problem set"),
         ((STAGE, "--reward-model", "base"), "is no reward model"),
-        (("no_such_file.jsonl",), "no checkpoint 'no_such_file.jsonl'"),
+        (("no_such_file.jsonl",), "there is no such file"),
+        (("no_such_set",), "no checkpoint 'no_such_set'"),
     ],
 )
 def test_what_there_is_not_is_told_in_one_line(home: Path, words: tuple[str, ...], said: str) -> None:
