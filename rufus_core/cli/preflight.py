@@ -8,6 +8,7 @@ from pathlib import Path
 
 from rufus_core.data.sources import read_conversations
 from rufus_core.errors import InfrastructureError
+from rufus_core.jobs.filters import SCHEMA
 from rufus_core.jobs.problem_rows import read_problem_file
 from rufus_core.jobs.ranks import load_launcher
 from rufus_core.recipe.graph import Step
@@ -48,8 +49,12 @@ def _read_files(recipe: Recipe, stage_name: str) -> None:
         else:
             from rufus_core.stages import STAGES  # torch
 
-            families, ungraded = STAGES[stage_name].families, "schema" in settings.filters
-            sum(1 for _ in read_problem_file(source.path, name, families, ungraded=ungraded))
+            families, drops = STAGES[stage_name].families, SCHEMA in settings.filters
+            sum(1 for _ in read_problem_file(source.path, name, families, on_fault=_pass_over if drops else None))
+
+
+def _pass_over(_line: str, _reason: str) -> None:
+    """The filter `schema` drops such rows, and counts them."""
 
 
 def _require_space(graph: Sequence[Step], home: Path) -> None:

@@ -32,7 +32,7 @@ class ProblemSet:
     title: str
     splits: dict[Split, list[Problem]]
     report: dict[str, Json] = field(default_factory=dict)
-    faults: tuple[str, ...] = ()  # of problems in a user's file that can't be graded
+    faults: tuple[str, ...] = ()  # of rows of a user's file that can't be graded
     tokenizer: Tokenizer | None = None
     unit: str = "words"
 
@@ -42,7 +42,7 @@ class ProblemSet:
         return self.splits.get("train") or [each for some in self.splits.values() for each in some]
 
     def facts(self) -> SetFacts:
-        return summarise(self.problems, self._count)
+        return summarise(self.problems, self.count)
 
     def of_source(self, source: str | None) -> ProblemSet:
         """Its problems of one source. Raises DataError where there are none."""
@@ -74,7 +74,7 @@ class ProblemSet:
             "report": self.report,
         }
 
-    def _count(self, texts: Sequence[str]) -> list[int]:
+    def count(self, texts: Sequence[str]) -> list[int]:
         if self.tokenizer is None:
             return [len(text.split()) for text in texts]
         return [len(each.ids) for each in self.tokenizer.encode_batch(list(texts), add_special_tokens=False)]
@@ -171,13 +171,13 @@ def screens_on(store: Store, problem_id: str) -> list[tuple[Screen, Screened]]:
 
 def _of_file(store: Store, path: Path) -> ProblemSet:
     from rufus_core.jobs.problem_rows import read_problem_file
-    from rufus_core.jobs.problem_schema import problem_fault
     from rufus_core.stages import STAGE_OF_FAMILY  # torch
 
-    problems = list(read_problem_file(path, path.stem, list(STAGE_OF_FAMILY), ungraded=True))
-    faults = tuple(fault for each in problems if (fault := problem_fault(each)) is not None)
+    faults: list[str] = []
+    rows = read_problem_file(path, path.stem, list(STAGE_OF_FAMILY), on_fault=lambda _, fault: faults.append(fault))
+    problems = list(rows)
     tokenizer, unit = _tokenizer(store)
-    return ProblemSet(str(path), {"train": problems}, faults=faults, tokenizer=tokenizer, unit=unit)
+    return ProblemSet(str(path), {"train": problems}, faults=tuple(faults), tokenizer=tokenizer, unit=unit)
 
 
 def _tokenizer(store: Store) -> tuple[Tokenizer | None, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.table import Table
@@ -12,12 +13,16 @@ from rich.text import Text
 from rufus_core.cli.changes import printable
 from rufus_core.cli.problem_sets import ProblemSet, Screen
 from rufus_core.cli.transcript import print_message
-from rufus_core.evaluation.problem_sets import SHORT_LABEL_TOKENS, SetFacts, preference_pairs
+from rufus_core.errors import DataError, LineageError
+from rufus_core.evaluation.problem_sets import SHORT_LABEL_TOKENS, SetFacts, preference_candidates
 from rufus_core.evaluation.screening import DECISIONS, Screened
 from rufus_core.lineage.resolve import Ref
 from rufus_core.lineage.sharing import fetch
 from rufus_core.lineage.store import Store
 from rufus_core.types import Json, Problem
+
+if TYPE_CHECKING:
+    from rufus_core.rewards.preference_analysis import PreferenceReport
 
 ID_DIGITS = 12
 MAX_KINDS = 12  # kinds of rubrics on the line; --json has all
@@ -132,28 +137,34 @@ def show_problem(problem: Problem, seen: Sequence[tuple[Screen, Screened]], out:
     out.print(table)
 
 
-def analysed(store: Store, ref: Ref, found: ProblemSet) -> dict[str, float]:
-    """Table 13's analysis of a set's preference pairs by one reward model; scores of different sets don't compare."""
-    from rufus_core.errors import DataError, LineageError
-
+def analysed(store: Store, ref: Ref, found: ProblemSet) -> PreferenceReport:
+    """Table 13's analysis of a set's preference pairs by one reward model."""
     if ref.record.kind != "reward_model":
         raise LineageError(f"{ref.record.id} is no reward model: its kind is {ref.record.kind}", where="--reward-model")
-    pairs = preference_pairs(found.problems)
-    if not pairs:
-        hint = "rows need prompt, chosen and rejected"
-        raise DataError("the set holds no preference pairs", where=found.title, hint=hint)
-    from rufus_core.rewards.preference import analyse_pairs
+    candidates = preference_candidates(found.problems)
+    if not candidates:
+        raise DataError("the set holds no preference pairs", where=found.title, hint="rows need chosen and rejected")
+    from rufus_core.rewards.preference_analysis import analyse
     from rufus_core.training.reward_model import RewardModel
 
-    return analyse_pairs(pairs, RewardModel.load(fetch(store, ref.record)).score)
+    model = RewardModel.load(fetch(store, ref.record))
+    return analyse(found.title, candidates, model, lambda text: found.count([text])[0])
 
 
-def show_pairs(pairs: Mapping[str, float], out: Console) -> None:
-    counts = ("candidates", "valid")
-    table = plain_table((), tuple(pairs))
-    table.add_row(*(f"{value:,.0f}" if name in counts else f"{value:.2f}" for name, value in pairs.items()))
+def show_pairs(report: PreferenceReport, out: Console) -> None:
+    from rufus_core.rewards.preference_analysis import HEADINGS, SCALE_NOTE
+
+    table = Table(box=None, padding=(0, 1, 0, 0), header_style="bold")
+    for index, name in enumerate(HEADINGS):
+        table.add_column(name, justify="right" if index else "left", overflow="fold")
+    table.add_row(*(Text(printable(cell)) for cell in report.row))
     out.print()
     out.print(table)
+    if report.agreement is not None:
+        out.print(f"the chosen response scores higher in {percent(report.agreement)}% of the pairs")
+    for reason, number in report.dropped.items():
+        out.print(f"not valid: {number:,} {reason}")
+    out.print(SCALE_NOTE)
 
 
 def plain_table(left: Sequence[str], right: Sequence[str]) -> Table:

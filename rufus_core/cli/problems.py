@@ -152,8 +152,12 @@ def inspect(
         return
     pairs = None if reward_model is None else analysed(store, chosen(store, reward_model), found)
     if json_:
-        rows = [each.model_dump(mode="json") for each in found.problems[:num]]
-        print_json({**found.as_json(), **({"pairs": pairs} if pairs else {}), **({"problems": rows} if num else {})})
+        shown = found.as_json()
+        if pairs is not None:
+            shown["pairs"] = pairs.model_dump(mode="json")
+        if num:
+            shown["problems"] = [each.model_dump(mode="json") for each in found.problems[:num]]
+        print_json(shown)
         return
     show_set(found, out)
     if pairs:

@@ -66,7 +66,7 @@ def filter_records(
             report.dropped.append(Drop(row.row, "duplicate", "equal statement", first_rows[key]))
             continue
         first_rows[key] = row.row
-        if leak := _leak(row, reference):
+        if leak := find_leak(row.statement, row.platform, row.date, reference, row.name or row.source):
             report.dropped.append(Drop(row.row, "leakage", *leak))
         else:
             kept.append(row)
@@ -74,13 +74,18 @@ def filter_records(
     return kept, report
 
 
-def _leak(record: CodeRecord, reference: LeakageReference | None) -> tuple[str, str] | None:
-    """Reason and evidence, if a record may be in the benchmark."""
-    if record.platform == "leetcode":
-        return "from LeetCode", record.name or record.source
-    if record.platform == "atcoder" and (record.date is None or record.date >= ATCODER_WINDOW):
-        dated = record.date.isoformat() if record.date else "no date"
-        return "from AtCoder, not before the window", dated
-    if reference and (leak := reference.leak(record.statement)):
+def find_leak(
+    statement: str,
+    platform: str,
+    date: datetime.date | None,
+    reference: LeakageReference | None,
+    name: str = "",
+) -> tuple[str, str] | None:
+    """Reason and evidence, if a problem may be in the benchmark (CRL-D5); without one, by platform and date alone."""
+    if platform == "leetcode":
+        return "from LeetCode", name
+    if platform == "atcoder" and (date is None or date >= ATCODER_WINDOW):
+        return "from AtCoder, not before the window", date.isoformat() if date else "no date"
+    if reference and (leak := reference.leak(statement)):
         return ("equal opening" if leak.kind == "opening" else "shared 60-grams"), str(leak)
     return None

@@ -87,6 +87,11 @@ def record_from_row(row: Row, where: str = "") -> CodeRecord:
         raise RecordFault(fault.kind, field, fault.what, where) from None
 
 
+def is_code_row(row: Row) -> bool:
+    """Whether `record_from_row` knows the row's layout."""
+    return any(layout.mark in row for layout in _LAYOUTS)
+
+
 def statement_of(row: Row) -> str:
     """What a row asks, by the first field that holds a text. Raises RecordFault."""
     for name in STATEMENT_FIELDS:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from rufus_core.data.jsonl import read_rows
 from rufus_core.errors import DataError
-from rufus_core.types import Frozen, Json, Message
+from rufus_core.types import Frozen, Json, Message, Problem
 
 _SPEAKER = re.compile(r"\n\n(Human|Assistant): ?")
 _ROLES = {"Human": "user", "Assistant": "assistant"}
@@ -35,17 +35,34 @@ class Candidate(Frozen):
 def read_candidates(path: Path) -> Iterator[Candidate]:
     """Every row of the file. Raises DataError for a broken line and for a row of no known layout."""
     for where, row in read_rows(path):
-        for fields, read in _LAYOUTS:
-            if all(name in row for name in fields):
-                try:
-                    yield read(row)
-                except (ValueError, KeyError, TypeError, AttributeError) as error:
-                    told = str(error).splitlines()[0]
-                    raise DataError(f"the row can't be read as {' and '.join(fields)}: {told}", where=where) from error
-                break
-        else:
-            known = "; ".join(", ".join(f"`{name}`" for name in fields) for fields, _ in _LAYOUTS)
-            raise DataError("the row is of no known preference set", where=where, hint=f"known fields: {known}")
+        yield candidate_from_row(row, where)
+
+
+def candidate_from_row(row: Mapping[str, Json], where: str) -> Candidate:
+    """Raises DataError for a row of no known layout."""
+    for fields, read in _LAYOUTS:
+        if all(name in row for name in fields):
+            try:
+                return read(row)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                told = str(error).splitlines()[0]
+                raise DataError(f"the row can't be read as {' and '.join(fields)}: {told}", where=where) from error
+    known = "; ".join(", ".join(f"`{name}`" for name in fields) for fields, _ in _LAYOUTS)
+    raise DataError("the row is of no known preference set", where=where, hint=f"known fields: {known}")
+
+
+def candidate_of(problem: Problem) -> Candidate | None:
+    """The pair that a preference prompt keeps in its ground truth; None for a problem without one."""
+    truth = problem.ground_truth
+    if not {"chosen", "rejected"} & truth.keys():
+        return None
+    pair = {name: truth.get(name) for name in ("chosen", "rejected")}
+    return Candidate(prompt=problem.prompt, **pair, tie=bool(truth.get("tie")))
+
+
+def is_preference_row(row: Mapping[str, Json]) -> bool:
+    """Whether `candidate_from_row` knows the row's layout."""
+    return any(all(name in row for name in fields) for fields, _ in _LAYOUTS)
 
 
 def _hh_rlhf(row: Mapping[str, Json]) -> Candidate:

@@ -60,13 +60,13 @@ def read_problems(
     path: Path | str,
     source: str,
     counts: Counter[str] | None = None,
-    read: Callable[[Mapping[str, Json], str, str], Problem] = question_problem,
+    read: Callable[[Mapping[str, Json], str, str], Problem | None] = question_problem,
 ) -> Iterator[Problem]:
     """Yield the file's rows as problems. A problem seen before is skipped.
 
     Args:
         counts: gains `rows`, `problems` and `duplicates`.
-        read: makes a problem of a row, the source's name and the row's place.
+        read: makes a problem of a row, the source's name and the row's place; None leaves the row out.
 
     Raises:
         DataError: while iterating, as for `read_conversations`.
@@ -76,6 +76,8 @@ def read_problems(
     for where, row in read_rows(Path(path)):
         counts["rows"] += 1
         problem = read(row, source, where)
+        if problem is None:
+            continue
         if problem.id in seen:
             counts["duplicates"] += 1
             continue

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from statistics import fmean, median
 
-from rufus_core.data.preferences import PreferencePair
+from rufus_core.data.preference_sets import Candidate, candidate_of
 from rufus_core.types import Frozen, Json, Problem
 
 SHORT_LABEL_TOKENS = 32  # RRL-D6 prints no bound; its median is 5
@@ -107,7 +107,7 @@ def summarise(problems: Sequence[Problem], count_tokens: CountTokens) -> SetFact
         tests=tuple(_tests(problems)),
         rubrics=_rubrics(problems),
         turns=_turns(problems),
-        num_pairs=len(preference_pairs(problems)),
+        num_pairs=len(preference_candidates(problems)),
     )
 
 
@@ -121,14 +121,9 @@ def modality(problem: Problem) -> str:
     return "multi-turn" if _num_turns(problem) > 1 else "single turn"
 
 
-def preference_pairs(problems: Sequence[Problem]) -> list[PreferencePair]:
-    """The pairs of those problems that hold a chosen and a rejected response."""
-    pairs = []
-    for problem in problems:
-        chosen, rejected = (problem.ground_truth.get(name) for name in ("chosen", "rejected"))
-        if isinstance(chosen, str) and isinstance(rejected, str):
-            pairs.append(PreferencePair(problem_id=problem.id, prompt=problem.prompt, chosen=chosen, rejected=rejected))
-    return pairs
+def preference_candidates(problems: Sequence[Problem]) -> list[Candidate]:
+    """The pairs of those problems that hold one, valid or not (RM-D1)."""
+    return [candidate for problem in problems if (candidate := candidate_of(problem)) is not None]
 
 
 def _answers(problems: Sequence[Problem], count_tokens: CountTokens) -> AnswerFacts | None:

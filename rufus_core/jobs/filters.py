@@ -1,4 +1,4 @@
-"""Filters that look at problems alone, by the name a recipe gives them (RRL-D2, CRL-D3, CRL-D4, DECON-12, RM-D1)."""
+"""Filters that look at problems alone, by the name a recipe gives them (RRL-D2, CRL-D3 to D5, DECON-12, RM-D1)."""
 
 from __future__ import annotations
 
@@ -7,17 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rufus_core.data.benchmarks import Benchmark
+from rufus_core.data.code_filters import find_leak
+from rufus_core.data.code_layouts import date_of, platform_of
+from rufus_core.data.code_leakage import GRAM_CHARS, MIN_SHARED, OPENING_CHARS, read_reference
 from rufus_core.data.code_records import statement_key
 from rufus_core.data.decontaminate import Screen, problem_turns
 from rufus_core.data.jsonl import read_rows
+from rufus_core.data.preference_sets import candidate_of
 from rufus_core.data.text import words
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.jobs.problem_schema import problem_fault
+from rufus_core.rewards.preference import DEGENERATE_REPEATED_SHARE, MIN_TOKENS
+from rufus_core.rewards.preference_analysis import invalid
 from rufus_core.types import Frozen, Json, Problem
 
 Admit = Callable[[Problem], str | None]  # why a problem is dropped; None: it stays
 ITEM_FIELDS = ("question", "problem", "prompt", "question_content", "instruction", "text", "statement")
 ID_FIELDS = ("id", "task_id", "question_id", "key")
+SCHEMA = "schema"
 BENCHMARKS = "benchmarks"  # the option that maps a benchmark's name to its file
 
 
@@ -53,6 +60,10 @@ class Filters:
                 yield problem
             else:
                 self.dropped.append(fault)
+
+    def refuse(self, key: str, source: str, reason: str) -> None:
+        """Note a row that was no problem: the filter `schema` dropped it while it was read."""
+        self.dropped.append(Dropped(id=key, source=source, filter=SCHEMA, reason=reason))
 
     def _fault(self, problem: Problem) -> Dropped | None:
         for name, admit in self._chain.items():
@@ -112,12 +123,59 @@ def _policy_issues(options: Mapping[str, Json], _files: Mapping[str, Path]) -> A
     return admit
 
 
+def _leakage(options: Mapping[str, Json], files: Mapping[str, Path]) -> Admit:
+    """Coding problems that a benchmark holds, or may hold by platform and date."""
+    _require_equal(options, "prefix_chars", OPENING_CHARS)
+    _require_equal(options, "ngram_chars", GRAM_CHARS)
+    _require_equal(options, "benchmark", *files)
+    least = int(options.get("min_shared_ngrams", MIN_SHARED))
+    references = [
+        read_reference(path, min_shared=least, common_from=options.get("common_from")) for path in files.values()
+    ]
+
+    def admit(problem: Problem) -> str | None:
+        truth = problem.ground_truth
+        for reference in references:
+            platform, name = platform_of(truth), str(truth.get("name", ""))
+            found = find_leak(statement(problem), platform, date_of(truth), reference, name)
+            if found is not None:
+                return ": ".join(filter(None, found))
+        return None
+
+    return admit
+
+
+def _validity(options: Mapping[str, Json], _files: Mapping[str, Path]) -> Admit:
+    """Preference pairs of which a response is missing, empty, equal or degenerate; other prompts stay (RM-D1)."""
+    _require_equal(options, "min_tokens", MIN_TOKENS)
+    _require_equal(options, "max_repeated_ngram_share", DEGENERATE_REPEATED_SHARE)
+    _require_equal(options, "allow_equal_responses", False)
+
+    def admit(problem: Problem) -> str | None:
+        candidate = candidate_of(problem)
+        return None if candidate is None else invalid(candidate)
+
+    return admit
+
+
+def _require_equal(options: Mapping[str, Json], name: str, *able: Json) -> None:
+    """An option that states what is fixed here. Raises ValueError for another value."""
+    if name in options and options[name] not in able:
+        raise ValueError(f"{name} is {options[name]!r}, and this release knows {', '.join(map(repr, able))}")
+
+
 FILTERS: dict[str, Filter] = {
-    "schema": Filter(_schema),
+    SCHEMA: Filter(_schema),
     "deduplication": Filter(_deduplication),
     "contamination": Filter(
         _contamination, (BENCHMARKS, "phrases_per_item", "drop_share", "allowed"), needs=BENCHMARKS
     ),
+    "leakage": Filter(
+        _leakage,
+        (BENCHMARKS, "benchmark", "prefix_chars", "ngram_chars", "min_shared_ngrams", "common_from"),
+        needs=BENCHMARKS,
+    ),
+    "validity": Filter(_validity, ("min_tokens", "max_repeated_ngram_share", "allow_equal_responses")),
     "policy_issues": Filter(_policy_issues, ("phrases",), needs="phrases"),
 }
 

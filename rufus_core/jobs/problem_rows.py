@@ -3,64 +3,93 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from rufus_core.data.code_layouts import is_code_row, record_from_row
+from rufus_core.data.code_records import FAMILIES, RecordFault
+from rufus_core.data.preference_sets import Candidate, candidate_from_row, is_preference_row
 from rufus_core.data.sources import QUESTION_FAMILY, question_problem, read_problems
 from rufus_core.errors import DataError
+from rufus_core.jobs.filters import SCHEMA
 from rufus_core.jobs.problem_schema import problem_fault
 from rufus_core.types import Json, Message, Problem, ToolSchema
 
+CODE_FAMILIES = frozenset(FAMILIES.values())
 PAIRS = "chat"  # the family of preference pairs
 _FIELDS = "expected `prompt` and `ground_truth`, and `family` where the stage has several"
 
 
 def read_problem_file(
-    path: Path | str, source: str, families: Sequence[str], counts: Counter[str] | None = None, ungraded: bool = False
+    path: Path | str,
+    source: str,
+    families: Sequence[str],
+    counts: Counter[str] | None = None,
+    on_fault: Callable[[str, str], None] | None = None,
 ) -> Iterator[Problem]:
     """Yield the file's rows as problems of one of `families`; the layout of each row is recognised by its fields.
 
     `prompt` (a text, or messages), `ground_truth`, `family` and, where there are any, `tools`: a problem, as our
-    artifacts hold it; its id is made anew. `prompt`, `chosen` and `rejected`: a preference prompt. A question and an
-    answer: see `question_problem`. `counts` is for `read_problems`.
+    artifacts hold it; its id is made anew. Rows of public coding sets (`data/code_layouts.py`). `prompt`, `chosen` and
+    `rejected`, or a row of a public preference set (`data/preference_sets.py`): a preference prompt. A question and an
+    answer (`question_problem`).
 
     Args:
-        ungraded: leave problems in that their verifier can't grade: somebody else counts them.
+        counts: gains `rows`, `problems` and `duplicates`.
+        on_fault: hears the line's number and the reason for each row that can't be graded, which is left out then.
 
     Raises:
         DataError: while iterating, for a missing or empty file, a broken line, a row without usable fields, a family
-            that isn't among `families`, or a problem that its verifier can't grade.
+            that isn't among `families`, or, without `on_fault`, a problem that its verifier can't grade.
     """
 
-    def read(row: Mapping[str, Json], source: str, where: str) -> Problem:
-        problem = _problem(row, source, families, where)
-        fault = None if ungraded else problem_fault(problem)
-        if fault is not None:
-            raise DataError(
-                f"a problem of the family {problem.family!r} can't be graded: {fault}",
-                where=where,
-                hint="mend the row, or drop such rows with the filter `schema`",
-            )
+    def read(row: Mapping[str, Json], source: str, where: str) -> Problem | None:
+        try:
+            problem = _problem(row, source, families, where)
+            fault = problem_fault(problem)
+            if fault is not None:
+                raise _Ungradable(fault, where=where, hint=f"mend the row, or drop such rows with the filter {SCHEMA}")
+        except (_Ungradable, RecordFault) as error:
+            if on_fault is None:
+                raise
+            on_fault(where.rpartition(":")[2], error.what)
+            return None
         return problem
 
     return read_problems(path, source, counts, read)
 
 
+class _Ungradable(DataError):
+    """A problem that its verifier can't grade."""
+
+
 def _problem(row: Mapping[str, Json], source: str, families: Sequence[str], where: str) -> Problem:
     if "ground_truth" in row:
         return _own_format(row, source, families, where)
-    if "chosen" in row and "rejected" in row and PAIRS in families:
-        truth = {name: _text(row, name, where) for name in ("chosen", "rejected")}
-        return Problem.build(PAIRS, source, _prompt(row, where), truth)
-    if QUESTION_FAMILY in families:
+    if PAIRS in families and is_preference_row(row):
+        return _preference(row, source, where)
+    questions = QUESTION_FAMILY in families
+    if CODE_FAMILIES.intersection(families) and (is_code_row(row) or not questions):
+        return record_from_row(row, where).problem(source)
+    if questions:
         return question_problem(row, source, where)
     raise DataError(
         f"the row is no problem of the families {', '.join(families)}",
         where=where,
         hint=f"{_FIELDS}; questions with answers are for reasoning_rl, or for SFT",
     )
+
+
+def _preference(row: Mapping[str, Json], source: str, where: str) -> Problem:
+    """A preference prompt. The responses serve the analysis and the filter `validity`; no policy sees them (RM-D2)."""
+    if "prompt" in row:
+        given = Candidate(prompt=tuple(_prompt(row, where)), chosen=row["chosen"], rejected=row["rejected"])
+    else:
+        given = candidate_from_row(row, where)
+    truth = {name: getattr(given, name) for name in ("chosen", "rejected")}
+    return Problem.build(PAIRS, source, given.prompt, truth | ({"tie": True} if given.tie else {}))
 
 
 def _own_format(row: Mapping[str, Json], source: str, families: Sequence[str], where: str) -> Problem:
@@ -94,10 +123,3 @@ def _prompt(row: Mapping[str, Json], where: str) -> list[Message]:
             field = ".".join(map(str, first["loc"]))
             raise DataError(str(first["msg"]), where=f"{where} prompt[{index}].{field}".rstrip(".")) from error
     return messages
-
-
-def _text(row: Mapping[str, Json], name: str, where: str) -> str:
-    value = row[name]
-    if not isinstance(value, str):
-        raise DataError(f"the field holds a {type(value).__name__}", where=f"{where} {name}", hint="give a text")
-    return value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rufus_core.data.code_records import schema_fault
+from rufus_core.data.code_records import RecordFault, read_tests
 from rufus_core.rewards.puzzles import RUNS_ANSWER
 from rufus_core.rewards.rubrics import JUDGED, RUBRICS
 from rufus_core.types import Json, Problem
@@ -43,10 +43,24 @@ def _rubrics(truth: Mapping[str, Json]) -> str | None:
     return f"unknown rubric {unknown[0]!r}" if unknown else None
 
 
+def _tests(truth: Mapping[str, Json]) -> str | None:
+    try:
+        read_tests(truth)
+    except RecordFault as fault:
+        return f"{fault.field}: {fault.what}"
+    return None
+
+
+def _pair(truth: Mapping[str, Json]) -> str | None:
+    odd = [name for name in ("chosen", "rejected") if not isinstance(truth.get(name), str | None)]
+    return f"ground_truth.{odd[0]} is no text" if odd else None
+
+
 CHECKS: dict[str, Check] = {
     **dict.fromkeys(("arithmetic", "math", "science", "calculation"), _answer),
     **dict.fromkeys(("person", "thing", "owner", "pair"), _answer),
     "puzzle": _puzzle,
-    **dict.fromkeys(("python_function", "python_program"), schema_fault),
+    **dict.fromkeys(("python_function", "python_program"), _tests),
     "instructions": _rubrics,
+    "chat": _pair,
 }

@@ -11,6 +11,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from rufus_core.data.sources import read_conversations
 from rufus_core.data.split import SupervisedExample, split
 from rufus_core.data.validate import valid
 from rufus_core.errors import ConfigError, DataError
-from rufus_core.jobs.filters import Filters, make_filters
+from rufus_core.jobs.filters import SCHEMA, Filters, make_filters
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import save_examples, save_problems, save_report, save_rows
 from rufus_core.jobs.problem_rows import read_problem_file
@@ -121,8 +122,10 @@ def _read(
     from rufus_core.stages import STAGES  # brings torch, which generated problems don't need
 
     assert job.document.stage is not None
-    ungraded = "schema" in job.document.config["filters"]  # which drops and counts them
-    rows = read_problem_file(path, name, STAGES[job.document.stage].families, counts, ungraded)
+    on_fault = None
+    if filters is not None and SCHEMA in job.document.config["filters"]:
+        on_fault = partial(_refuse_line, filters, name)
+    rows = read_problem_file(path, name, STAGES[job.document.stage].families, counts, on_fault)
     try:
         return share_splits(_admitted(islice(rows, source.count), filters), None, *share, split_seed)
     except DataError as error:
@@ -143,6 +146,10 @@ def _filters(
         for name in order
     }
     return make_filters({name: settings[name]["options"] for name in order}, files)
+
+
+def _refuse_line(filters: Filters, source: str, line: str, reason: str) -> None:
+    filters.refuse(f"line {line}", source, reason)
 
 
 def _admitted(problems: Iterator[Problem], filters: Filters | None) -> Iterator[Problem]:

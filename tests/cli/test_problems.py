@@ -242,7 +242,7 @@ def test_constraints_turns_and_rows_that_cant_be_graded_are_counted(tmp_path: Pa
     assert found["rubrics"]["by_count"] == {"1": 1, "2": 2}
     assert found["rubrics"]["by_kind"] == {"num_words": 3, "commas": 2}
     assert found["turns"] == {"num_problems": 1, "mean_turns": 2.0, "num_with_system": 1}
-    assert found["faults"] == {"no tests": 1}
+    assert found["faults"] == {"tests: Tuple should have at least 1 item after validation, not 0": 1}
 
 
 def test_preference_pairs_are_scored_by_a_reward_model_T13(home: Path, runner: Runner, tmp_path: Path) -> None:
@@ -253,9 +253,12 @@ def test_preference_pairs_are_scored_by_a_reward_model_T13(home: Path, runner: R
     file = str(write(tmp_path / "pairs.jsonl", rows))
     found = told(home, "inspect", file, "--reward-model", "stages/rlhf/reward_model")
     assert found["num_pairs"] == 4
-    assert (found["pairs"]["candidates"], found["pairs"]["valid"]) == (4, 3)
+    assert (found["pairs"]["num_candidates"], found["pairs"]["num_valid"]) == (4, 3)
+    assert found["pairs"]["dropped"] == {"empty": 1}
     assert found["pairs"]["margin"] == pytest.approx(found["pairs"]["chosen"] - found["pairs"]["rejected"])
-    assert "margin" in call(home, "inspect", file, "--reward-model", "stages/rlhf/reward_model")
+    shown = call(home, "inspect", file, "--reward-model", "stages/rlhf/reward_model")
+    assert "not valid: 1 empty" in shown
+    assert max(map(len, shown.splitlines())) <= 120
 
 
 @pytest.mark.parametrize(

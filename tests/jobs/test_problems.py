@@ -220,10 +220,11 @@ def test_a_file_with_too_few_problems_is_refused(home: Path, tmp_path: Path) -> 
 
 def test_a_stage_that_cant_grade_questions_says_so(home: Path, tmp_path: Path) -> None:
     path = _questions(tmp_path / "sums.jsonl", 10)
-    with pytest.raises(DataError, match="no problem of the families python_function, python_program") as caught:
+    with pytest.raises(DataError, match="no known layout") as caught:
         _reasoning(home, f"{{path: {path}}}", "coding_rl")
     assert caught.value.where == f"{path}:1"
-    assert "reasoning_rl" in (caught.value.hint or "")
+    with pytest.raises(DataError, match="no problem of the families instructions"):
+        _reasoning(home, f"{{path: {path}}}", "if_rl")
 
 
 @pytest.mark.parametrize("stage", RL_STAGES)
@@ -250,7 +251,7 @@ def _code(index: int, **changes: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("row", "where", "said"),
     [
-        (_code(1, ground_truth={"modality": "functional", "tests": []}), "", "no tests"),
+        (_code(1, ground_truth={"modality": "functional", "tests": []}), "", "at least 1 item"),
         (_code(1, family="arithmetic"), " family", "'arithmetic' is no family of this stage"),
         (_code(1, family=None), " family", "the row has no family"),
         (_code(1, prompt=[]), " prompt", "no prompt"),
@@ -328,8 +329,56 @@ def test_records_without_tests_are_dropped_and_counted_where_the_recipe_says_so_
     runner, _ = _filtered(home, path, "{schema: {}, deduplication: {}}", "coding_rl")
     dropped = _dropped(runner, "coding_rl")
     assert [each.filter for each in dropped] == ["schema", "deduplication"]
-    assert dropped[0].reason == "no tests"
+    assert (dropped[0].id, dropped[0].source) == ("line 5", "mine")
+    assert "at least 1 item" in dropped[0].reason
     assert len(_kept(runner, "coding_rl")) == 4
+
+
+def test_public_coding_rows_are_read_and_the_faulty_ones_dropped(home: Path, tmp_path: Path) -> None:
+    lines = real("mbpp/mbpp.jsonl").read_text().splitlines()[:12]
+    broken = json.dumps({**json.loads(lines[0]), "test_list": []})
+    path = tmp_path / "mbpp.jsonl"
+    path.write_text("\n".join([*lines, broken]) + "\n")
+    runner, record = _filtered(home, path, "{schema: {}, deduplication: {}}", "coding_rl")
+    assert len(_kept(runner, "coding_rl")) == 12
+    assert [each.id for each in _dropped(runner, "coding_rl")] == ["line 13"]
+    assert record.external["mine"].rows == 13
+
+
+def test_coding_problems_that_a_benchmark_holds_are_dropped_CRL_D5(home: Path, tmp_path: Path) -> None:
+    leaked = "Given an array of distinct integers and a target, " + " ".join(f"rule {i} holds" for i in range(20))
+    bench = _lines(tmp_path / "lcb.jsonl", [{"question_id": "q1", "question_content": leaked}])
+    rows = [*(_code(i) for i in range(5)), _code(7, prompt=f"Please solve this.\n{leaked}\nThank you.")]
+    rows.append(_code(8, ground_truth={"modality": "functional", "tests": ["assert f"], "platform": "leetcode"}))
+    options = f"benchmarks: {{livecodebench_v6: {bench}}}, benchmark: livecodebench_v6, prefix_chars: 400"
+    runner, _ = _filtered(
+        home, _lines(tmp_path / "mine.jsonl", list(rows)), f"{{leakage: {{options: {{{options}}}}}}}", "coding_rl"
+    )
+    assert len(_kept(runner, "coding_rl")) == 5
+    assert sorted(each.reason.partition(":")[0] for each in _dropped(runner, "coding_rl")) == [
+        "from LeetCode",
+        "shared 60-grams",
+    ]
+
+
+def test_real_preference_prompts_and_the_validity_filter_RM_D1(home: Path, tmp_path: Path) -> None:
+    lines = real("preference/hh_harmless_base_test.jsonl").read_text().splitlines()[:40]
+    same = {**json.loads(lines[0]), "rejected": json.loads(lines[0])["chosen"]}
+    path = tmp_path / "hh.jsonl"
+    path.write_text("\n".join([*lines, json.dumps(same)]) + "\n")
+    runner, _ = _filtered(home, path, "{validity: {options: {min_tokens: 5, allow_equal_responses: false}}}", "rlhf")
+    dropped = _dropped(runner, "rlhf")
+    assert "equal" in {each.reason for each in dropped}
+    problems = [p for split in SPLITS for p in load_problems(runner.path("data/rlhf"), split)]
+    assert len(problems) + len(dropped) == 41
+    assert all(problem.prompt[-1].role == "user" for problem in problems)
+
+
+def test_an_option_that_is_fixed_here_is_refused_where_it_says_otherwise(home: Path, tmp_path: Path) -> None:
+    rows = [{"prompt": f"Tell {i}", "chosen": "x", "rejected": "y"} for i in range(4)]
+    path = _lines(tmp_path / "pairs.jsonl", list(rows))
+    with pytest.raises(ConfigError, match="min_tokens is 9"):
+        _filtered(home, path, "{validity: {options: {min_tokens: 9}}}", "rlhf")
 
 
 def test_the_order_of_filters_is_kept_and_part_of_the_identity_CRL_D8() -> None:
