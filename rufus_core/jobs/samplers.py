@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import replace
 
-from rufus_core.errors import EngineError, InfrastructureError
+from rufus_core.errors import InfrastructureError
 from rufus_core.evaluation.screening import Attempts
 from rufus_core.gym.limits import limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
@@ -42,7 +42,7 @@ def sampler(job: Job, name: str) -> Iterator[Play]:
     stage = played_stage(config)
     with open_mixed_gym({stage_name: stage}, job.execution.rollout_workers, job.execution.allow_unisolated_code) as gym:
         if name.startswith(ENDPOINT):
-            with ChatSampler(name.removeprefix(ENDPOINT)) as client:
+            with ChatSampler(name.removeprefix(ENDPOINT), max_concurrency=_REQUESTS_AT_ONCE) as client:
                 yield lambda problems: _by_chat(job, client, gym, stage, problems)
         else:
             yield lambda problems: _by_policy(job, gym, stage, problems)
@@ -102,8 +102,6 @@ def _answered(
     try:
         reply = client.reply(problem.prompt, max_tokens=max_tokens, temperature=temperature, seed=seed)
         environment = gym.open(problem)
-    except EngineError as error:
-        return Verdict.unscorable(str(error))
     except InfrastructureError as error:
         return Verdict.aborted(str(error))
     ended = Termination.TASK_COMPLETE if reply.finished else Termination.MAX_GENERATION_LENGTH

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-import httpx
-import tenacity
-
-from rufus_core.errors import ConfigError, EngineError, InfrastructureError
+from rufus_core.errors import ConfigError
+from rufus_core.rewards.json_client import JsonClient
 from rufus_core.types import Json, Message
 
 URL, API_KEY = "RUFUS_TEACHER_URL", "RUFUS_TEACHER_API_KEY"
@@ -26,17 +25,13 @@ class ChatReply:
     num_tokens: int
 
 
-class _NoReply(Exception):
-    """This attempt gave no reply; another one may."""
-
-
 class ChatSampler:
     """Used from several threads at once. An attempt without a reply is repeated (two retries), then given up.
 
     Args:
         model: the model id that the endpoint serves.
         url: base URL ending in `/v1`. By default RUFUS_TEACHER_URL; the key, if any, is RUFUS_TEACHER_API_KEY.
-        retry_wait_seconds: first wait between attempts; it doubles.
+        max_concurrency: how many requests may be under way at once; others wait.
 
     Raises:
         ConfigError: no endpoint is named.
@@ -48,23 +43,21 @@ class ChatSampler:
         url: str | None = None,
         api_key: str | None = None,
         *,
-        retries: int = 2,
-        retry_wait_seconds: float = 1.0,
+        max_concurrency: int = 32,
         timeout_seconds: float = 600.0,
+        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         url = url or os.environ.get(URL)
         if not url:
             raise ConfigError(f"sampler {model!r} needs an endpoint", hint=f"set {URL} to an OpenAI-compatible /v1")
         self._model = model
-        self._url = url.rstrip("/") + "/chat/completions"
-        key = api_key or os.environ.get(API_KEY)
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        self._client = httpx.Client(headers=headers, timeout=timeout_seconds)
-        self._attempts = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(1 + retries),
-            wait=tenacity.wait_exponential(retry_wait_seconds, max=30.0),
-            retry=tenacity.retry_if_exception_type(_NoReply),
-            reraise=True,
+        self._client = JsonClient(
+            url.rstrip("/") + "/chat/completions",
+            model,
+            api_key or os.environ.get(API_KEY),
+            timeout_seconds=timeout_seconds,
+            max_concurrency=max_concurrency,
+            sleep=sleep,
         )
 
     def __enter__(self) -> Self:
@@ -78,8 +71,7 @@ class ChatSampler:
 
         Raises:
             ConfigError: the endpoint refuses us or knows no such model.
-            EngineError: it refuses this request, which may be too long for the model.
-            InfrastructureError: no reply can be had.
+            InfrastructureError: no reply can be had; also for a request that is too long for the model.
         """
         body = {
             "model": self._model,
@@ -88,31 +80,7 @@ class ChatSampler:
             "temperature": temperature,
             "seed": seed,
         }
-        try:
-            return self._attempts.copy()(self._ask, body)
-        except _NoReply as error:
-            raise InfrastructureError(f"{self._model} gave no reply: {error}", where=self._url) from error
-
-    def _ask(self, body: dict[str, Json]) -> ChatReply:
-        try:
-            response = self._client.post(self._url, json=body)
-        except httpx.TransportError as error:
-            raise _NoReply(str(error) or type(error).__name__) from error
-        status = response.status_code
-        if status in (401, 403, 404):
-            raise ConfigError(
-                f"the endpoint refuses model {self._model!r} with status {status}",
-                where=self._url,
-                hint=f"check the model id, {URL} and {API_KEY}",
-            )
-        if status in (400, 413, 422):
-            raise EngineError(f"{self._model} refuses this request with status {status}", where=self._url)
-        if response.is_error:
-            raise _NoReply(f"status {status}")
-        try:
-            return _read(response.json())
-        except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:
-            raise _NoReply(f"unreadable reply: {type(error).__name__} {error}") from error
+        return self._client.post(body, _read)
 
 
 def _read(body: Json) -> ChatReply:

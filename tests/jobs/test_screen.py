@@ -6,6 +6,7 @@ import json
 import signal
 import socket
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from rufus_core.lineage import Record, Store
 from rufus_core.lineage.diff import diff
 from rufus_core.lineage.impact import impact
 from rufus_core.recipe.graph import build_graph
+from rufus_core.rollout.chat_sampler import ChatSampler
 from rufus_core.types import Json, Message, Problem
 from tests.jobs.miniature import Runner, small_recipe
 from tests.jobs.solver import LONG_ENOUGH, OTHER, RIGHT, solver
@@ -212,7 +214,7 @@ def test_a_teacher_that_doesnt_answer_makes_no_zeros(
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))  # nothing listens there
         monkeypatch.setenv("RUFUS_TEACHER_URL", f"http://127.0.0.1:{closed.getsockname()[1]}/v1")
-        monkeypatch.setattr("tenacity.nap.time.sleep", lambda _: None)
+        monkeypatch.setattr("rufus_core.jobs.samplers.ChatSampler", partial(ChatSampler, sleep=lambda _: None))
         with pytest.raises(DataError, match=r"no problem of 2 is left: 2 unscored; .*gave no reply"):
             _screened(runner, tmp_path, {"problems": inputs["problems"]}, samplers=["openai:big"], low_exclusive=0.0)
 
