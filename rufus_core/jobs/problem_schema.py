@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rufus_core.data.code_records import RecordFault, read_tests
+from rufus_core.data.constraints.library import kind_of
+from rufus_core.errors import DataError
 from rufus_core.rewards.puzzles import RUNS_ANSWER
-from rufus_core.rewards.rubrics import JUDGED, RUBRICS
+from rufus_core.rewards.rubrics import JUDGED
 from rufus_core.types import Json, Problem
 
 Check = Callable[[Mapping[str, Json]], str | None]
@@ -38,9 +40,16 @@ def _rubrics(truth: Mapping[str, Json]) -> str | None:
     rubrics = truth.get("rubrics")
     if not isinstance(rubrics, list) or not rubrics:
         return "ground_truth.rubrics is no list, or empty"
-    kinds = [rubric.get("kind") if isinstance(rubric, dict) else None for rubric in rubrics]
-    unknown = [kind for kind in kinds if kind not in RUBRICS and kind not in JUDGED]
-    return f"unknown rubric {unknown[0]!r}" if unknown else None
+    for rubric in rubrics:
+        if not isinstance(rubric, dict):
+            return "a rubric is no object"
+        try:
+            kind = rubric.get("kind")
+            if not (isinstance(kind, str) and kind in JUDGED):
+                kind_of(rubric)
+        except DataError as fault:
+            return fault.what
+    return None
 
 
 def _tests(truth: Mapping[str, Json]) -> str | None:

@@ -279,8 +279,17 @@ def test_a_stage_with_one_family_needs_none_in_the_file(home: Path, tmp_path: Pa
 
 def test_an_unknown_rubric_in_a_file_is_refused(home: Path, tmp_path: Path) -> None:
     path = _lines(tmp_path / "mine.jsonl", [{"prompt": "Say", "ground_truth": {"rubrics": [{"kind": "rhymes"}]}}])
-    with pytest.raises(DataError, match="unknown rubric 'rhymes'"):
+    with pytest.raises(DataError, match="unknown constraint 'rhymes'") as caught:
         _reasoning(home, f"{{path: {path}}}", "if_rl")
+    assert caught.value.where == f"{path}:1"
+
+
+@pytest.mark.parametrize("rubrics", [None, [], "x", [1], [{"kind": ["num_words"]}], [{"kind": "num_words"}], [{}]])
+def test_odd_rubrics_are_a_fault_of_the_row_and_no_crash(home: Path, tmp_path: Path, rubrics: object) -> None:
+    path = _lines(tmp_path / "mine.jsonl", [{"prompt": "Say", "ground_truth": {"rubrics": rubrics}}])
+    with pytest.raises(DataError) as caught:
+        _reasoning(home, f"{{path: {path}}}", "if_rl")
+    assert caught.value.where == f"{path}:1"
 
 
 def test_preference_pairs_become_prompts_whose_texts_only_the_analysis_sees_RM_D2(home: Path, tmp_path: Path) -> None:
