@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from rufus_core.data.code_records import RecordFault, read_tests
 from rufus_core.data.constraints.library import kind_of
 from rufus_core.errors import DataError
+from rufus_core.rewards.generated import GENERATED
 from rufus_core.rewards.puzzles import RUNS_ANSWER
 from rufus_core.rewards.rubrics import JUDGED
 from rufus_core.types import Json, Problem
@@ -44,8 +45,7 @@ def _rubrics(truth: Mapping[str, Json]) -> str | None:
         if not isinstance(rubric, dict):
             return "a rubric is no object"
         try:
-            kind = rubric.get("kind")
-            if not (isinstance(kind, str) and kind in JUDGED):
+            if rubric.get("kind") not in (*JUDGED, GENERATED):
                 kind_of(rubric)
         except DataError as fault:
             return fault.what

@@ -271,14 +271,17 @@ def test_a_row_that_cant_be_graded_is_named(
 
 
 def test_a_stage_with_one_family_needs_none_in_the_file(home: Path, tmp_path: Path) -> None:
-    rubrics = {"rubrics": [{"kind": "num_words", "count": 3}]}
-    path = _lines(tmp_path / "mine.jsonl", [{"prompt": f"Say {i}", "ground_truth": rubrics} for i in range(9)])
-    runner, _ = _reasoning(home, f"{{path: {path}}}", "if_rl")
-    assert {p.family for p in load_problems(runner.path("data/if_rl"), "train")} == {"instructions"}
+    path = _lines(tmp_path / "mine.jsonl", [{"prompt": f"Say {i}", "ground_truth": {}} for i in range(9)])
+    runner, _ = _reasoning(home, f"{{path: {path}}}", "rlhf")
+    assert {p.family for p in load_problems(runner.path("data/rlhf"), "train")} == {"chat"}
+
+
+def _instructions(rubrics: object) -> dict[str, object]:
+    return {"family": "instructions", "prompt": "Say", "ground_truth": {"rubrics": rubrics}}
 
 
 def test_an_unknown_rubric_in_a_file_is_refused(home: Path, tmp_path: Path) -> None:
-    path = _lines(tmp_path / "mine.jsonl", [{"prompt": "Say", "ground_truth": {"rubrics": [{"kind": "rhymes"}]}}])
+    path = _lines(tmp_path / "mine.jsonl", [_instructions([{"kind": "rhymes"}])])
     with pytest.raises(DataError, match="unknown constraint 'rhymes'") as caught:
         _reasoning(home, f"{{path: {path}}}", "if_rl")
     assert caught.value.where == f"{path}:1"
@@ -286,7 +289,7 @@ def test_an_unknown_rubric_in_a_file_is_refused(home: Path, tmp_path: Path) -> N
 
 @pytest.mark.parametrize("rubrics", [None, [], "x", [1], [{"kind": ["num_words"]}], [{"kind": "num_words"}], [{}]])
 def test_odd_rubrics_are_a_fault_of_the_row_and_no_crash(home: Path, tmp_path: Path, rubrics: object) -> None:
-    path = _lines(tmp_path / "mine.jsonl", [{"prompt": "Say", "ground_truth": {"rubrics": rubrics}}])
+    path = _lines(tmp_path / "mine.jsonl", [_instructions(rubrics)])
     with pytest.raises(DataError) as caught:
         _reasoning(home, f"{{path: {path}}}", "if_rl")
     assert caught.value.where == f"{path}:1"
