@@ -204,7 +204,7 @@ def _judge(checks: Sequence[Check], answer: list[bytes] | None) -> tuple[int, st
     """How many checks passed, and why the next one did not."""
     if answer is None:
         return 0, "the sandbox died"
-    lines = answer[1].decode("ascii", "replace").split("\n")[:-1]
+    lines = b"".join(answer[1:]).decode("ascii", "replace").split("\n")[:-1]
     for index, check in enumerate(checks):
         if index >= len(lines):
             status = answer[0].decode()

@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+_MOST_PARTS = 1024  # of one writev(2)
+
 
 def read_exactly(fd: int, size: int) -> bytes:
     """Raises EOFError at the end of the stream."""
@@ -25,13 +27,25 @@ def read_exactly(fd: int, size: int) -> bytes:
 
 
 def write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
+    write_parts(fd, [data])
 
 
-def write_message(fd: int, fields: Sequence[bytes]) -> None:
-    write_all(fd, len(fields).to_bytes(4, "big") + b"".join(len(f).to_bytes(4, "big") + f for f in fields))
+def write_parts(fd: int, parts: Sequence[bytes | memoryview]) -> None:
+    """Write one after the other, straight from where they lie: nothing of them stays in this process's heap."""
+    left = [memoryview(part) for part in reversed(parts)]
+    while left:
+        written = os.writev(fd, left[: -_MOST_PARTS - 1 : -1])
+        while left and written >= len(left[-1]):
+            written -= len(left.pop())
+        if left:
+            left[-1] = left[-1][written:]
+
+
+def write_message(fd: int, fields: Sequence[bytes | memoryview]) -> None:
+    parts: list[bytes | memoryview] = [len(fields).to_bytes(4, "big")]
+    for field in fields:
+        parts += [len(field).to_bytes(4, "big"), field]
+    write_parts(fd, parts)
 
 
 def read_message(fd: int) -> list[bytes]:

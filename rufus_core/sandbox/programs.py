@@ -27,6 +27,7 @@ from rufus_core.sandbox.supervision import (
 )
 
 VERDICTS_BYTES = 4 << 20
+ERROR = ord("e")  # the first sign of the line of a test that failed
 STEPS_BYTES = 1 << 16
 ANSWER_BYTES = 16 << 20  # after so much output no further input is run for the same answer
 CLEAR_SECONDS = 0.02  # a new sandbox is there in little more
@@ -35,6 +36,8 @@ SIGXCPU = 24  # the signal module costs 3 ms to import
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    Field = bytes | memoryview
 
 
 class Limits:
@@ -52,9 +55,9 @@ class Programs:
         self.running: list[int] = []
         self.spoiled = False  # something of a program is left that only a new sandbox gets rid of
 
-    def run_each(self, limits: Limits, code: int, inputs: Sequence[int]) -> list[bytes]:
+    def run_each(self, limits: Limits, code: int, inputs: Sequence[int]) -> list[Field]:
         """Five fields for each input, each with a process of its own: status, exit code, output, errors, seconds."""
-        answer: list[bytes] = []
+        answer: list[Field] = []
         size = 0
         for stdin in inputs:
             self.clear()
@@ -64,7 +67,7 @@ class Programs:
                 break
         return answer
 
-    def _run(self, limits: Limits, code: int, stdin: int) -> list[bytes]:
+    def _run(self, limits: Limits, code: int, stdin: int) -> list[Field]:
         (out, out_write), (err, err_write) = os.pipe(), os.pipe()
         started = time.monotonic()
         pid = self._fork([stdin, out_write, err_write], limits, 1, run_program, code)
@@ -75,7 +78,7 @@ class Programs:
         ended = self._end(watch, watch.wait(limits.timeout))
         return [*ended, streams[out].content(), streams[err].content(), _since(started)]
 
-    def run_all(self, limits: Limits, code: int, inputs: Sequence[int]) -> list[bytes]:
+    def run_all(self, limits: Limits, code: int, inputs: Sequence[int]) -> list[Field]:
         """As `run_each`, with one process for all inputs, which waits for leave before the next."""
         pipes = [os.pipe() for _ in range(4)]
         (out, out_write), (err, err_write), (steps, step), (leave, give_leave) = pipes
@@ -83,7 +86,7 @@ class Programs:
         pid = self._fork(given, limits, len(inputs), lambda source: run_on_inputs(source, len(inputs)), code)
         for fd in (out_write, err_write, step, leave):
             os.close(fd)
-        answer: list[bytes] = []
+        answer: list[Field] = []
         size = 0
         streams = {out: Capture(limits.output), err: Capture(limits.output), steps: Capture(STEPS_BYTES)}
         watch = Watch(pid, streams, self.budget, steps)
@@ -93,7 +96,7 @@ class Programs:
             status = watch.wait(limits.timeout)
             if status == "step":
                 within = drain({out: streams[out], err: streams[err]})
-                ended = _named("exited" if within else "output_limit", streams[steps].take())
+                ended = _named("exited" if within else "output_limit", bytes(streams[steps].take()))
             else:
                 ended = self._end(watch, status)
             answer += [*ended, streams[out].take(), streams[err].take(), _since(started)]
@@ -109,20 +112,23 @@ class Programs:
         os.close(give_leave)
         return answer
 
-    def check(self, limits: Limits, code: int, setup: int, tests: int, num_tests: int, each: bool) -> list[bytes]:
-        """The last status, and the referee's lines. With `each`, every test has two processes of its own."""
-        status, lines = b"exited", b""
+    def check(self, limits: Limits, code: int, setup: int, tests: int, num_tests: int, each: bool) -> list[Field]:
+        """The last status, and the referee's lines in one field or more.
+
+        With `each`, every test has two processes of its own.
+        """
+        status, lines = b"exited", list[memoryview]()
         for place in range(num_tests) if each else [-1]:
             self.clear()
             status, told = self._check(limits, code, setup, tests, 1 if each else num_tests, place)
-            lines += told
-            if status != b"exited" or not told or told.startswith(b"e"):
+            lines.append(told)
+            if status != b"exited" or not told or told[0] == ERROR:
                 break
-        return [status, lines]
+        return [status, *lines]
 
     def _check(
         self, limits: Limits, code: int, setup: int, tests: int, num_tests: int, only: int
-    ) -> tuple[bytes, bytes]:
+    ) -> tuple[bytes, memoryview]:
         pipes = [os.pipe() for _ in range(5)]
         (out, out_write), (err, err_write), (calls, ask), (replies, reply), (verdicts, tell) = pipes
         null = os.open("/dev/null", os.O_RDWR)

@@ -7,7 +7,7 @@ A message in either direction is a list of byte fields. (Importing `json` would 
 need not be text.)
 
     program  timeout output_limit memory isolation code stdin... -> (status exit_code stdout stderr seconds)...
-    checks   timeout output_limit memory isolation num_tests code setup tests -> status verdicts
+    checks   timeout output_limit memory isolation num_tests code setup tests -> status verdicts...
     shell    timeout output_limit command             -> status exit_code stdout stderr
     upload   folder (path data)...                    -> "ok" | "failed" reason (the folder is emptied first)
     read     path limit                               -> "ok" data | "missing"
@@ -34,7 +34,7 @@ from rufus_core.sandbox.supervision import (
     ISOLATED,
     TICK_SECONDS,
     Budget,
-    Capture,
+    ElidedCapture,
     Watch,
     drain,
     kill_all,
@@ -43,6 +43,10 @@ from rufus_core.sandbox.supervision import (
     reap,
     remove_tree,
 )
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 FILE_BYTES = 256 << 20
 PR_SET_DUMPABLE = 4
@@ -57,7 +61,7 @@ class Server:
         self.programs = Programs(root, budget)
         self.leftovers: list[int] = []  # output of processes that a command left running: read and thrown away
 
-    def answer(self, message: Message) -> list[bytes]:
+    def answer(self, message: Message) -> Sequence[bytes | memoryview]:
         kind = message.take()
         if kind in (b"program", b"checks"):
             return self.python(kind, message)
@@ -70,7 +74,7 @@ class Server:
             return self.read(os.fsdecode(rest[0]), int(rest[1]))
         return [b"ok"]
 
-    def python(self, kind: bytes, message: Message) -> list[bytes]:
+    def python(self, kind: bytes, message: Message) -> Sequence[bytes | memoryview]:
         limits = Limits(message.take(), message.take(), message.take())
         isolation = message.take()
         num_tests = int(message.take()) if kind == b"checks" else 0
@@ -101,7 +105,7 @@ class Server:
         finally:
             os.close(out_write)
             os.close(err_write)
-        streams = {out: Capture(output_limit, elide=True), err: Capture(output_limit, elide=True)}
+        streams = {out: ElidedCapture(output_limit), err: ElidedCapture(output_limit)}
         watch = Watch(pid, streams, self.budget)
         status = watch.wait(timeout)
         watch.close()

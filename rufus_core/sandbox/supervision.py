@@ -2,44 +2,88 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import resource
 import select
 import time
 
+CHUNK_BYTES = 1 << 16  # read at once
 TICK_SECONDS = 0.05  # how often the whole sandbox's processes and memory are counted
 SIGKILL = 9  # the signal module costs 3 ms to import
 ISOLATED = os.getpid() == 1
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    Streams = Mapping[int, "Capture | ElidedCapture"]
+
 
 class Capture:
-    """A stream's output, capped while it is read. With `elide` the middle is dropped; otherwise the cap is a limit."""
+    """A stream's output, capped while it is read.
 
-    def __init__(self, limit: int, elide: bool = False) -> None:
-        self.head_limit = limit // 2 if elide else limit
+    It lies where no program inherits it: one could find there what an earlier one, of another answer to the same
+    problem, printed or returned.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._renew()
+
+    def read(self, fd: int) -> int:
+        """Read once; returns how many bytes there were, 0 at the end. Raises BlockingIOError where none are there."""
+        room = memoryview(self._memory)[self._size : self._size + CHUNK_BYTES]
+        read = os.readv(fd, [room])
+        self._size += read
+        return read
+
+    @property
+    def within(self) -> bool:
+        """False once the limit is passed."""
+        return self._size <= self.limit
+
+    @property
+    def has_line(self) -> bool:
+        return self._memory.find(b"\n", 0, self._size) >= 0
+
+    def take(self) -> memoryview:
+        """The content so far, which a new one follows."""
+        taken = self.content()
+        self._renew()
+        return taken
+
+    def content(self) -> memoryview:
+        return memoryview(self._memory)[: min(self._size, self.limit)]
+
+    def _renew(self) -> None:
+        self._memory = mmap.mmap(-1, self.limit + CHUNK_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self._memory.madvise(mmap.MADV_DONTFORK)
+        self._size = 0
+
+
+class ElidedCapture:
+    """A command's output, of which the middle is dropped where it is longer than `limit`."""
+
+    within = True
+    has_line = False
+
+    def __init__(self, limit: int) -> None:
+        self.head_limit = limit // 2
         self.tail_limit = limit - self.head_limit
-        self.elide = elide
         self.head, self.tail, self.omitted = bytearray(), bytearray(), 0
 
-    def add(self, chunk: bytes) -> bool:
-        """False once the limit is passed."""
+    def read(self, fd: int) -> int:
+        """As `Capture.read`."""
+        chunk = os.read(fd, CHUNK_BYTES)
         room = self.head_limit - len(self.head)
         self.head += chunk[:room]
-        rest = chunk[room:]
-        if not self.elide:
-            return not rest
-        self.tail += rest
+        self.tail += chunk[room:]
         excess = len(self.tail) - self.tail_limit
         if excess > 0:
             self.omitted += excess
             del self.tail[:excess]
-        return True
-
-    def take(self) -> bytes:
-        """The content so far, which a new one follows."""
-        taken = self.content()
-        self.head, self.tail, self.omitted = bytearray(), bytearray(), 0
-        return taken
+        return len(chunk)
 
     def content(self) -> bytes:
         middle = b"\n[%d bytes omitted]\n" % self.omitted if self.omitted else b""
@@ -73,7 +117,7 @@ class Budget:
 class Watch:
     """A process and its streams, watched from one step to the next. A step is a line on the stream `steps`."""
 
-    def __init__(self, pid: int, streams: dict[int, Capture], budget: Budget, steps: int = -1) -> None:
+    def __init__(self, pid: int, streams: Streams, budget: Budget, steps: int = -1) -> None:
         self.pid, self.streams, self.budget, self.steps = pid, streams, budget, steps
         self.process = os.pidfd_open(pid)
         self.poll = select.poll()
@@ -89,12 +133,12 @@ class Watch:
             for fd, _ in self.poll.poll(max(min(deadline, next_count) - now, 0) * 1000):
                 if fd == self.process:
                     return "exited"
-                chunk = os.read(fd, 1 << 16)
-                if not chunk:
+                stream = self.streams[fd]
+                if not stream.read(fd):
                     self.poll.unregister(fd)
-                elif not self.streams[fd].add(chunk):
+                elif not stream.within:
                     return "output_limit"
-                stepped |= fd == self.steps and b"\n" in chunk
+                stepped |= fd == self.steps and stream.has_line
             if stepped:
                 return "step"
             now = time.monotonic()
@@ -109,19 +153,16 @@ class Watch:
         os.close(self.process)
 
 
-def drain(streams: dict[int, Capture]) -> bool:
+def drain(streams: Streams) -> bool:
     """Read what is there without waiting; False if a limit is passed."""
     within = True
     for fd, capture in streams.items():
         os.set_blocking(fd, False)
-        while within:
-            try:
-                chunk = os.read(fd, 1 << 16)
-            except BlockingIOError:
-                break
-            if not chunk:
-                break
-            within = capture.add(chunk)
+        try:
+            while within and capture.read(fd):
+                within = capture.within
+        except BlockingIOError:
+            pass
     return within
 
 

@@ -353,6 +353,34 @@ def test_no_output_is_paid_that_is_not_the_expected_one(pool, program):
     assert (verdict.kind, verdict.score) == (VerdictKind.FAIL, 0.0), verdict
 
 
+# Tells which numbers of five digits stand behind a mark, as text or in hex, in the memory that the supervisor left it.
+INHERITED = """
+import ctypes, re
+libc, mapped, found = ctypes.CDLL(None), ctypes.create_string_buffer(1), set()
+libc.sbrk.restype = ctypes.c_void_p
+near = {id(thing) >> 20 for thing in ([], {}, libc, b'x' * 100, b'y' * 6000, b'z' * 200000, bytearray(1 << 16))}
+near |= {(libc.sbrk(0) >> 20) - step for step in range(32)}
+for page in {(about + step) * 256 + part for about in near for step in (-1, 0, 1) for part in range(256)}:
+    if libc.mincore(ctypes.c_void_p(page << 12), ctypes.c_size_t(4096), mapped) == 0:
+        memory = ctypes.string_at(page << 12, 4096)
+        for mark, digit in ((b'answer-', b'[0-9]'), (b'answer-'.hex().encode(), b'3[0-9]')):
+            found |= {*re.findall(mark + b'((?:' + digit + b'){5})', memory)}
+print(*found)
+"""
+ANSWERS = "def f(x):\n    return 'answer-' + str(x * 20623)"
+
+
+@pytest.mark.parametrize("isolation", ["test", "program"])
+def test_no_program_inherits_what_an_earlier_one_printed_or_returned(pool, isolation):
+    for times in (1, 100, 10_000):
+        cases = [f"{times}\n", f"{times}\n"]
+        told = pool.run_cases(f"{ANSWERS}\nprint((f(2) + ' ') * int(input()))", cases, isolation=isolation)
+        assert [result.stdout.split() for result in told] == [["answer-41246"] * times] * 2
+    assert pool.run_checks(ANSWERS, ["assert f(2) == 'answer-41246'"] * 2, isolation=isolation).passed
+    looked = pool.run(INHERITED)
+    assert (looked.status, looked.stdout) == ("ok", "\n"), looked
+
+
 def judged(pool, program, modality, tests):
     truth = {"modality": modality, "tests": tests}
     problem = Problem.build("code", "test", [Message(role="user", content="Do it.")], truth)
