@@ -9,7 +9,7 @@ Layout of the data, and why the architecture comes first: seccomp(2); instructio
 from __future__ import annotations
 
 import struct
-from errno import EAFNOSUPPORT, ENOSYS, EPERM
+from errno import EAFNOSUPPORT, ENOSYS, EPERM, ESOCKTNOSUPPORT
 
 # name: (number on x86-64, number on aarch64); None where there is no such call
 _REFUSED: dict[str, tuple[int | None, int | None]] = {
@@ -105,6 +105,7 @@ _JUDGED: dict[str, tuple[int, int]] = {
     "mmap": (9, 222),
     "socket": (41, 198),
     "socketpair": (53, 199),
+    "setsockopt": (54, 208),
     "setpriority": (141, 140),
     # the first argument is a process
     "prlimit64": (302, 261),
@@ -119,6 +120,8 @@ _NAMESPACE_FLAGS = 0x0002_0000 | 0x0200_0000 | 0x0400_0000 | 0x0800_0000 | 0x100
 _SHARED_ANONYMOUS = 0x01 | 0x20
 _TERMINAL_INJECTION = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX: they type into the launcher's terminal
 _UNIX, _INET, _INET6 = 1, 2, 10
+_KIND, _STREAM = 0xF, 1  # of a socket: its other bits are flags
+_SOL_SOCKET, _BUFFER_SIZES = 1, (7, 8, 32, 33)  # SO_SNDBUF, SO_RCVBUF and what forces them
 _X32 = 0x4000_0000
 
 # struct seccomp_data: the call's number, the architecture, then each argument's lower half at 16, 24, ...
@@ -134,7 +137,8 @@ def filter_program(machine: str, session: bool) -> bytes | None:
     """The program for a machine (as `platform.machine()` names it); None where its numbers are not known.
 
     A foreign architecture's call kills the process. A session may open IPv4 and IPv6 sockets, of which its empty
-    network has only the loopback, and map shared memory: it runs servers and databases, and ends with its episode.
+    network has only the loopback, sockets of every kind, and map shared memory: it runs servers and databases, and
+    ends with its episode.
     """
     if machine not in _MACHINES:
         return None
@@ -154,13 +158,26 @@ def _judgements(session: bool) -> dict[str, list[bytes]]:
     """For each judged call, the block that decides it."""
     families = (_UNIX, _INET, _INET6) if session else (_UNIX,)
     of_family = [_argument(0), *_if_one_of(families, _ALLOWED), _refuse(EAFNOSUPPORT)]
+    if not session:  # a queue of datagrams holds what many senders, long closed, are charged for
+        stream = [_argument(1), _line(_AND, _KIND), *_if_one_of((_STREAM,), _ALLOWED), _refuse(ESOCKTNOSUPPORT)]
+        of_family = [_argument(0), _line(_EQUAL, _UNIX, 1), _refuse(EAFNOSUPPORT), *stream]
     of_itself = [_argument(0), *_if_one_of((0,), _ALLOWED), _refuse(EPERM)]  # of pid 1, it would stay for the next
+    in_name = _if_one_of(_BUFFER_SIZES, _refuse(0))
     blocks = {
         "clone": [_argument(0), _line(_ANY_BIT, _NAMESPACE_FLAGS, 0, 1), _refuse(EPERM), _ALLOWED],
         "clone3": [_refuse(ENOSYS)],  # its flags are in memory; callers fall back to clone
         "ioctl": [_argument(1), *_if_one_of(_TERMINAL_INJECTION, _refuse(EPERM)), _ALLOWED],
         "socket": of_family,
         "socketpair": of_family,
+        # Done in name only, as by a kernel that caps the size: what waits in a socket is memory of no process.
+        "setsockopt": [
+            _argument(1),
+            _line(_EQUAL, _SOL_SOCKET, 1),
+            _ALLOWED,
+            _argument(2),
+            *_if_one_of(_BUFFER_SIZES, _refuse(0)),
+            _ALLOWED,
+        ],
         "setpriority": [_argument(0), _line(_EQUAL, 0, 1), _refuse(EPERM), _argument(1), *of_itself[1:]],
         **dict.fromkeys(_OF_A_PROCESS, of_itself),
     }

@@ -10,6 +10,8 @@ import time
 
 CHUNK_BYTES = 1 << 16  # read at once
 TICK_SECONDS = 0.05  # how often the whole sandbox's processes and memory are counted
+FILE_NODE_BYTES = 1 << 10  # of a file or folder, however small, in a memory file system
+SOCKET_BYTES = 256 << 10  # that may wait in a unix socket, of the size that it is made with
 SIGKILL = 9  # the signal module costs 3 ms to import
 ISOLATED = os.getpid() == 1
 
@@ -111,7 +113,19 @@ class Budget:
             pages += int(resident) - int(shared)
         if living > self.processes:
             return "process_limit"
-        return "memory" if pages * resource.getpagesize() > self.memory else None
+        used = pages * resource.getpagesize() + _kernel_bytes()
+        return "memory" if used > self.memory else None
+
+
+def _kernel_bytes() -> int:
+    """About what files and sockets take of the kernel's memory, which no process is charged for."""
+    used = 0
+    for folder in ("/tmp", "/dev/shm"):  # noqa: S108
+        told = os.statvfs(folder)
+        used += (told.f_files - told.f_ffree) * FILE_NODE_BYTES
+    with open("/proc/net/unix", "rb") as file:  # noqa: PTH123
+        sockets = len(file.readlines()) - 1  # one line of headings
+    return used + sockets * SOCKET_BYTES
 
 
 class Watch:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rufus_core.sandbox.interpreter import InterpreterPool
 from tests.sandbox.attacks import PRELUDE, attack_pool, named, nothing_is_left
 
 
@@ -61,6 +62,39 @@ os.wait()
     "shared zeros": ("error: PermissionError", "import mmap\nmmap.mmap(os.open('/dev/zero', os.O_RDWR), 64 << 20)"),
     "files without a name": ("error: PermissionError", "os.memfd_create('x')"),
     "System V segments": ("error: PermissionError", "checked(libc.shmget(7, 1 << 30, 0o1666))"),
+    "full sockets": (
+        "memory",
+        """
+import socket, time
+for _ in range(16):
+    if os.fork() == 0: break
+else:
+    time.sleep(60)
+held = []
+while len(held) < 120:
+    held.append(socket.socketpair())
+    for end in held[-1]:
+        end.setblocking(False)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 30)
+        try:
+            while True: end.send(b'x' * 100000)
+        except BlockingIOError: pass
+time.sleep(60)
+""",
+    ),
+    "sockets that nobody takes": (
+        "memory",
+        """
+import socket
+server = socket.socket(socket.AF_UNIX)
+server.bind('s'); server.listen(4096)
+while True: socket.socket(socket.AF_UNIX).connect('s')
+""",
+    ),
+    "queues of datagrams": (
+        "error: Socket type not supported",
+        "import socket\nsocket.socketpair(type=socket.SOCK_DGRAM)",
+    ),
     "deep recursion": ("error: RecursionError", "import sys\ndef f(n): return f(n + 1)\nf(0)"),
     "recursion without a limit": (
         "error: signal 11",
@@ -190,6 +224,14 @@ def test_memory_is_bounded(pool, attack):
 @pytest.mark.parametrize("attack", named(DISK))
 def test_the_disk_is_memory_of_fixed_size(pool, attack):
     ends_as_told(pool, attack)
+
+
+def test_files_without_content_are_bounded():
+    with InterpreterPool(1, memory_bytes=32 << 20) as small:
+        result = small.run(
+            "import os\nopen('x', 'w')\nfor n in range(10**7): os.link('x', str(n))", timeout_seconds=60.0
+        )
+        assert (result.status, small.run("print(1)").stdout) == ("memory", "1\n")
 
 
 @pytest.mark.parametrize("attack", named(OUTPUT))

@@ -19,12 +19,12 @@ CALLS = {  # numbers of what is judged by its arguments, and of two that are alw
     "x86_64": {
         **{"clone": 56, "clone3": 435, "ioctl": 16, "mmap": 9, "socket": 41, "read": 0, "execve": 59},
         **{"socketpair": 53, "setpriority": 141, "prlimit64": 302, "sched_setaffinity": 203},
-        **{"sched_setparam": 142, "sched_setscheduler": 144, "sched_setattr": 314},
+        **{"sched_setparam": 142, "sched_setscheduler": 144, "sched_setattr": 314, "setsockopt": 54},
     },
     "aarch64": {
         **{"clone": 220, "clone3": 435, "ioctl": 29, "mmap": 222, "socket": 198, "read": 63, "execve": 221},
         **{"socketpair": 199, "setpriority": 140, "prlimit64": 261, "sched_setaffinity": 122},
-        **{"sched_setparam": 118, "sched_setscheduler": 119, "sched_setattr": 274},
+        **{"sched_setparam": 118, "sched_setscheduler": 119, "sched_setattr": 274, "setsockopt": 208},
     },
 }
 NEWUSER, THREAD = 0x10000000, 0x003D0F00
@@ -66,13 +66,18 @@ def test_the_program_decides_alike_on_both_machines(machine, session):
     assert decision("clone", THREAD | NEWUSER) == ERRNO | errno.EPERM
     assert decision("ioctl", 1, 0x5401) == ALLOW
     assert decision("ioctl", 1, 0x5412) == decision("ioctl", 1, 1 << 32 | 0x541C) == ERRNO | errno.EPERM
-    assert decision("socket", 1) == ALLOW
+    assert decision("socket", 1, 1) == decision("socketpair", 1, 0x80801) == ALLOW
+    assert decision("setsockopt", 3, 1, 2) == decision("setsockopt", 3, 6, 7) == ALLOW
+    assert {decision("setsockopt", 3, 1, name) for name in (7, 8, 32, 33)} == {ERRNO}  # and done in name only
     assert decision("socket", 17) == decision("socket", 16) == ERRNO | errno.EAFNOSUPPORT
     assert decision("mmap", 0, 4096, 3, 0x22) == ALLOW
     assert decision("setpriority", 0, 0, 5) == ALLOW
     assert decision("setpriority", 0, 1, 5) == decision("setpriority", 2, 0, 5) == ERRNO | errno.EPERM
     for name in ("prlimit64", "sched_setaffinity", "sched_setparam", "sched_setscheduler", "sched_setattr"):
         assert (decision(name, 0), decision(name, 1)) == (ALLOW, ERRNO | errno.EPERM)
+    for kind in (2, 5):
+        told = decision("socket", 1, kind), decision("socketpair", 1, 0x800 | kind)
+        assert told == (ALLOW, ALLOW) if session else (ERRNO | errno.ESOCKTNOSUPPORT,) * 2
     assert (decision("socket", 2) == ALLOW) == (decision("socket", 10) == ALLOW) == session
     assert (decision("mmap", 0, 4096, 3, 0x21) == ALLOW) == session
 
@@ -87,7 +92,8 @@ def test_every_number_and_argument_comes_to_a_decision(machine, session, number,
     number = number - 2**32 if number >= 2**31 else number
     outcome = decide(filter_program(machine, session), number, [argument] * 6, AUDIT[machine])
     known = {*refused_calls(machine).values(), *CALLS[machine].values()}
-    assert outcome in (ALLOW, ERRNO | errno.EPERM, ERRNO | errno.ENOSYS, ERRNO | errno.EAFNOSUPPORT)
+    refusals = {0, errno.EPERM, errno.ENOSYS, errno.EAFNOSUPPORT, errno.ESOCKTNOSUPPORT}
+    assert outcome == ALLOW or outcome - ERRNO in refusals
     assert outcome == ALLOW or number in known or number & 0x40000000 or number < 0
 
 
