@@ -10,8 +10,12 @@ from rufus_core.types import Json
 
 
 def objects_in(reply: str) -> Iterator[tuple[str, dict[str, Json]]]:
-    """The outermost objects and their texts, in order. Raises ValueError (or RecursionError) for what no JSON holds."""
-    decoder, start = json.JSONDecoder(parse_constant=_refuse_constant), reply.find("{")
+    """The outermost objects and their texts, in order.
+
+    Raises ValueError (or RecursionError) for what no JSON holds, and for a key that an object has twice.
+    """
+    decoder = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_distinct)
+    start = reply.find("{")
     while start >= 0:
         try:
             value, end = decoder.raw_decode(reply, start)
@@ -34,3 +38,10 @@ def read_object(reply: str) -> dict[str, Json]:
 
 def _refuse_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON value")
+
+
+def _distinct(pairs: list[tuple[str, Json]]) -> dict[str, Json]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("an object has a key twice")
+    return found

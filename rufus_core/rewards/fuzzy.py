@@ -1,9 +1,9 @@
 r"""Fuzzy string match for short science answers (RRL-R1): pure and deterministic.
 
-Declared policy. Case, punctuation, articles, `$` and `\text{}` are left out. Numbers with their signs and percent
-signs, option letters and negations must be exactly equal. The other words must agree to 0.9 or more, in order. Words
-may be left out or added; where words are exchanged the texts agree to 0.85 at most. A number with a known unit, and
-nothing else, is a quantity: equal iff it is the same amount of the same (1 km is 1000 m, and not 1000).
+Declared policy. Case, punctuation, articles, `$` and `\text{}` are left out. Numbers with their signs, bounds and
+percent signs, charges, option letters and negations must be exactly equal. The other words must agree to 0.9 or more,
+in order. Words may be left out or added; where words are exchanged the texts agree to 0.85 at most. A number with a
+known unit, and nothing else, is a quantity: equal iff it is the same amount of the same (1 km is 1000 m, and not 1000).
 """
 
 from __future__ import annotations
@@ -13,12 +13,20 @@ import unicodedata
 from decimal import Decimal
 from difflib import SequenceMatcher
 
+from rufus_core.rewards.options import names_another
 from rufus_core.rewards.units import KNOWN, Unit, parse_unit
 
 THRESHOLD = 0.9
 EXCHANGED = 0.85  # the most that two texts agree of which neither is the other with words put in
 _LATEX = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\s*\{([^{}]*)\}|\\[,;!]|\$")
-_TOKEN = re.compile(r"(?<![\w.])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:\s?%)?(?!\w)|\w+")
+_WHOLE_NUMBER = r"(?<![\w.])[+-]?\d+(?:,\d{3})*(?:\.\d+)?(?:\s?%)?(?!\w)"
+_BOUND = r"(?:[<>]=?|[\u2264\u2265\u00b1])(?=\s*[+-]?\.?\d)"  # `< 5` isn't 5
+_CHARGE = r"(?<=\w)[+-](?!\w)"  # of Fe^{2+}
+_TOKEN = re.compile(rf"{_WHOLE_NUMBER}|{_BOUND}|{_CHARGE}|\w+")
+_SPELLINGS = {"<=": "\u2264", ">=": "\u2265"}
+_EXACT_SIGNS = {"<", ">", "\u2264", "\u2265", "\u00b1", "+", "-"}
+_SIGN_APART = re.compile(r"(^|[=(,:]\s*)([+-])\s+(?=\.?\d)")
+_ARROW = re.compile(r"<?[-=]+>")
 _NUMBER = re.compile(r"[+-]?\d+(?:\.\d+)?")
 _OPTION = re.compile(r"\s*\(?([A-J])(?:\s*[).:]+\s*|\s*$)(.*)", re.DOTALL)
 _QUANTITY = re.compile(
@@ -37,6 +45,8 @@ def fuzzy_match(reference: str, answer: str, threshold: float = THRESHOLD) -> bo
     reference, answer = _plain(reference), _plain(answer)
     letter, text = _option(reference)
     other_letter, other_text = _option(answer)
+    if other_letter and names_another(other_text):
+        return False
     if letter and other_letter:
         return letter == other_letter and (not text or not other_text or _same_text(text, other_text, threshold))
     if letter and not text:
@@ -81,7 +91,8 @@ def _quantity(text: str) -> tuple[Decimal, Unit] | None:
 
 
 def _exact_part(tokens: list[str]) -> list[str]:
-    return [token for token in tokens if token[-1] == "%" or _NUMBER.fullmatch(token) or token in _NEGATIONS]
+    exact = _NEGATIONS | _EXACT_SIGNS
+    return [token for token in tokens if token in exact or token[-1] == "%" or _NUMBER.fullmatch(token)]
 
 
 def _tokens(text: str) -> list[str]:
@@ -98,7 +109,7 @@ def _canonical(token: str) -> str:
     sign = "%" if token.endswith("%") else ""
     number = token.rstrip("% ").replace(",", "")
     if not _NUMBER.fullmatch(number):
-        return token
+        return _SPELLINGS.get(token, token)
     whole, _, decimals = number.partition(".")
     value = Decimal(f"{whole}.{decimals.rstrip('0')}") if decimals.rstrip("0") else Decimal(whole)
     return f"{value:f}{sign}" if value else f"0{sign}"
@@ -113,5 +124,5 @@ def _option(text: str) -> tuple[str, str]:
 def _plain(text: str) -> str:
     text = _SUPERSCRIPT.sub(lambda match: "^" + match[0].translate(_SUPERSCRIPTS), text).replace("×", "x")
     text = unicodedata.normalize("NFKC", text).replace("\u2212", "-").replace("\\%", "%")
-    text = _CONTRACTION.sub(" not", text)
+    text = _SIGN_APART.sub(r"\1\2", _ARROW.sub(" ", _CONTRACTION.sub(" not", text)).strip())
     return _LATEX.sub(lambda match: match[1] or " " if match[1] else " ", text).strip()

@@ -78,11 +78,11 @@ def _factorial(match: re.Match[str]) -> str:
 
 def _power(match: re.Match[str]) -> str:
     base, exponent = match[1], (match[2] or match[3]).lstrip("+-")
-    if base in ("0", "1"):
+    if _LARGE not in base and int(base) in (0, 1):
         return base
     if _LARGE in exponent or len(exponent) > 6:
         raise _TooLarge
     digits = int(exponent) * (_WORKED_OUT if _LARGE in base else math.log10(int(base)))
     if digits > MAX_POWER_DIGITS:
         raise _TooLarge
-    return str(int(base) ** int(exponent)) if digits < _WORKED_OUT else _LARGE
+    return str(int(base) ** int(exponent)) if digits < _WORKED_OUT and _LARGE not in base else _LARGE

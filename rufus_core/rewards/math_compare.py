@@ -16,6 +16,7 @@ from sympy import (  # type: ignore[import-untyped]
     Basic,
     Expr,
     FiniteSet,
+    I,
     Interval,
     MatrixBase,
     Mul,
@@ -29,7 +30,7 @@ from sympy import (  # type: ignore[import-untyped]
 )
 from sympy.core.function import AppliedUndef  # type: ignore[import-untyped]
 
-from rufus_core.rewards.math_text import Answer, digits_apart, dissect, whole
+from rufus_core.rewards.math_text import Answer, digits_apart, dissect, hides, moduli, whole
 from rufus_core.rewards.units import parse_unit
 
 _PARSED = 2048  # formulas that are remembered: a reference stands against many answers, and they repeat
@@ -59,7 +60,7 @@ def read(text: str) -> Reading:
     if inner is None:
         return _search(text)
     answer = dissect(inner)
-    value = None if digits_apart(answer.formula) else _parse(answer.formula)
+    value = None if digits_apart(answer.formula) or hides(answer.formula) else _parse(answer.formula)
     return Reading(answer, value)
 
 
@@ -74,6 +75,9 @@ def equal(gold: Reading, given: Reading) -> bool:
             return False
     if gold.value is None or given.value is None or _units_differ(gold.answer.unit, given.answer.unit):
         return False
+    by, other_by = moduli(gold.answer.formula), moduli(given.answer.formula)
+    if _primes(gold) != _primes(given) or (by and other_by and by != other_by):
+        return False
     left, right = _with_base(gold, given)
     if _braced(gold) != _braced(given) and _is_ordered(left if _braced(given) else right):
         return False
@@ -84,13 +88,23 @@ def equal(gold: Reading, given: Reading) -> bool:
 def _same(gold: object, given: object) -> bool:
     if not (isinstance(gold, Expr) and isinstance(given, Expr)):
         return bool(verify([gold], [given], timeout_seconds=None))
-    lone = isinstance(gold, Symbol), isinstance(given, Symbol)
-    if not any(lone) and _differ_somewhere(gold, given):
+    left, right = _in_one_plane(gold, given)
+    lone = isinstance(left, Symbol), isinstance(right, Symbol)
+    if not any(lone) and _differ_somewhere(left, right):
         return False
-    if verify([gold], [given], timeout_seconds=None):
+    if verify([left], [right], timeout_seconds=None):
         return True
     # Math-Verify compares a lone symbol by its spelling: x isn't x + 0. Twice a symbol is an expression.
-    return lone[0] != lone[1] and bool(verify([2 * gold], [2 * given], timeout_seconds=None))
+    return lone[0] != lone[1] and bool(verify([2 * left], [2 * right], timeout_seconds=None))
+
+
+def _in_one_plane(left: Expr, right: Expr) -> tuple[Expr, Expr]:
+    """A lone name i is the imaginary unit beside what has no name: 2i is the root of -4."""
+    for named, plain in ((left, right), (right, left)):
+        if not plain.free_symbols and {str(symbol) for symbol in named.free_symbols} == {"i"}:
+            unit = dict.fromkeys(named.free_symbols, I)
+            return left.subs(unit), right.subs(unit)
+    return left, right
 
 
 def _differ_somewhere(left: Expr, right: Expr) -> bool:
@@ -192,6 +206,12 @@ def _with_base(gold: Reading, given: Reading) -> tuple[object, object]:
 def _in_base(reading: Reading) -> object:
     base = reading.answer.base
     return Rational(int(reading.answer.formula, base)) if base else reading.value
+
+
+def _primes(reading: Reading) -> int:
+    """How many there are; the parser drops them."""
+    formula = reading.answer.formula
+    return formula.count("'") + formula.count(r"\prime")
 
 
 def _braced(reading: Reading) -> bool:

@@ -10,6 +10,8 @@ import re
 import unicodedata
 from dataclasses import dataclass
 
+from rufus_core.rewards.options import names_another
+from rufus_core.rewards.unit_words import NO_UNIT
 from rufus_core.rewards.units import parse_unit
 
 _MAX_WRAPPERS = 8
@@ -39,11 +41,9 @@ _QUANTITY = re.compile(
     r"(?P<rest>[+-]?(?:\d[\d,.]*|\\frac\{[^{}]*\}\{[^{}]*\}|\d+/\d+))(?:\\[,;: ]|~|\s)*"
     r"(?P<unit>[a-zA-Z°Ωµμ][^\d{}=<>,]*?(?:\^?\{?\d\}?)?)"
 )
-_NO_UNIT = {"not", "no", "or", "and", "is", "isn", "if", "but", "wrong", "except", "plus", "minus", "times", "to", "th"}
-_NO_UNIT |= {"percent", "percentage", "pct", "million", "billion", "thousand", "hundred", "dozen", "pi", "squared", "x"}
-_NO_UNIT |= {"mod", "choose", "factorial", "cubed", "for", "when", "where", "as", "the", "i", "e", "over", "th"}
 _CURRENCY = re.compile(r"^([+-]?)\s*(?:\\?\$|€|£|¥|₹|\\pounds|\\euro)\s*(?=[\d.])")
 _SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
+_UNSEEN = dict.fromkeys((0x200B, 0x200C, 0x200D, 0x200E, 0x2060, 0xFEFF))  # signs without a width
 _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻]+")
 _SIGNS = {
     "\u2212": "-",
@@ -67,6 +67,8 @@ _SIGNS = {
     "\u2044": "/",
     "ℝ": r"\mathbb{R}",
 }
+_PLUS_MINUS, _MINUS_PLUS = re.compile(r"\\pm(?![a-zA-Z])"), re.compile(r"\\mp(?![a-zA-Z])")
+_HIDDEN = re.compile(r"\\[hv]?phantom(?![a-zA-Z])")
 _ROOT = re.compile(r"√\s*(\d+|[a-zA-Z]|\(([^()]*)\))")
 _GROUPS_BY_AND = re.compile(
     r"(?:\\quad|\\qquad|\s|\\ )*(?:\\text\s*\{\s*(?:and|or)\s*\}|\b(?:and|or)\b)(?:\\quad|\\qquad|\s|\\ )*"
@@ -120,6 +122,8 @@ def dissect(inner: str) -> Answer:
     text = _TRAILING_SIGNS.sub("", _plain(inner))
     spoken = _TEXT.sub(lambda match: match[1], text)
     letter, rest = _option(spoken)
+    if letter and names_another(rest):
+        return Answer("")
     if letter:
         inside = dissect(rest) if rest else Answer("")
         return Answer(inside.formula, letter, inside.words, inside.unit, inside.base)
@@ -134,6 +138,16 @@ def dissect(inner: str) -> Answer:
 def digits_apart(formula: str) -> bool:
     """`8 8`: a reader sees two numbers, the parser a product."""
     return _APART.search(formula) is not None
+
+
+def moduli(formula: str) -> list[str]:
+    r"""What remainders are taken by: the parser works `3 \mod 4` out to 3, as it does `3 \mod 5`."""
+    return re.findall(r"\\mod\s*(\d+)", formula)
+
+
+def hides(formula: str) -> bool:
+    r"""`\phantom{3}`: a reader sees nothing, the parser a 3."""
+    return _HIDDEN.search(formula) is not None
 
 
 _TRAILING_SIGNS = re.compile(r"(?:(?<!\\)[.,;\s]|\\[,;:! ]|\\q?quad|\\$)+$")
@@ -157,6 +171,7 @@ def _box_content(text: str) -> str | None:
 
 
 def _plain(text: str) -> str:
+    text = text.translate(_UNSEEN)
     text = _SUPERSCRIPT.sub(lambda match: "^{" + match[0].translate(_SUPERSCRIPTS) + "}", text)
     text = _ROOT.sub(lambda match: rf"\sqrt{{{match[2] or match[1]}}}", text)
     text = re.sub(r"(?<=\d)([½⅓⅔¼¾⅕⅛])", r" \1", text)
@@ -196,7 +211,7 @@ def _split_unit(text: str) -> tuple[str, str]:
     words = re.findall(r"[^\W\d_]+", unit)
     known = parse_unit(unit) is not None
     if (
-        any(word.casefold() in _NO_UNIT for word in words)
+        any(word.casefold() in NO_UNIT for word in words)
         or len(words) > 4
         or (re.search(r"\d\d|\d\s*$", unit) and not known)
     ):
@@ -230,18 +245,19 @@ def _spell(text: str) -> str:
     text = re.sub(r"\\(?:langle|rangle)", lambda match: "(" if match[0] == r"\langle" else ")", text)
     text = re.sub(r"\*\*", "^", text)
     text = re.sub(r"\\log\s*\(", r"\\log (", text)
+    text = re.sub(r"\\log_(\d)(?!\d)", r"\\log_{\1}", text)
+    text = re.sub(r"\\[bp]mod(?![a-zA-Z])\s*(?:\{(\d+)\}|(\d+))", lambda match: rf"\mod {match[1] or match[2]}", text)
     return _write_out_signs(_separate_groups(text)).strip()
 
 
 def _write_out_signs(text: str) -> str:
     r"""Each element with a `\pm` as its two values."""
-    if r"\pm" not in text:
+    if not _PLUS_MINUS.search(text):
         return text
     parts = []
     for element in _elements(text):
-        if r"\pm" in element:
-            upper = element.replace(r"\pm", "+").replace(r"\mp", "-")
-            parts += [upper, element.replace(r"\pm", "-").replace(r"\mp", "+")]
+        if _PLUS_MINUS.search(element):
+            parts += [_MINUS_PLUS.sub(mp, _PLUS_MINUS.sub(pm, element)) for pm, mp in ("+-", "-+")]
         else:
             parts.append(element)
     return ",".join(parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 from typing import Self, TypeVar
 
@@ -95,18 +96,20 @@ def read_yes_or_no(reply: str, judged: str = "") -> bool:
 def _verdict(reply: str, name: str, judged: str) -> Json:
     """The value of `name` in the reply's only object that has it, with or without a fence and words around it.
 
-    An object that stands in the judged text too, and isn't all of the reply, may be quoted from there: it is none. (A
-    quoted `</think>` looks like the end of the judge's own reasoning, so that all before it is gone.)
+    What stands in the judged text too, however it is spelled there, and isn't all of the reply, may be quoted from
+    there: it is none. (A quoted `</think>` looks like the end of the judge's own reasoning, so that all before it is
+    gone.)
     """
     found = [(text, value[name]) for text, value in objects_in(reply) if name in value]
     if len(found) != 1:
         raise ValueError(f"{len(found)} objects with {name!r}")
     [(text, value)] = found
     around = reply.replace(text, "").strip().removeprefix("```json").strip("` \n")
-    if (around or "</think>" in judged) and _squeezed(text) in _squeezed(judged):
+    if (around or "</think>" in judged) and _signs(f"{name}{json.dumps(value)}") in _signs(judged):
         raise ValueError(f"{text} may be a quotation")
     return value
 
 
-def _squeezed(text: str) -> str:
-    return "".join(text.split())
+def _signs(text: str) -> str:
+    """Letters and digits alone: a judge that quotes `{'verdict': 'yes'}` makes JSON of it."""
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))

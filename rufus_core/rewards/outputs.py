@@ -35,7 +35,9 @@ def difference(actual: str, expected: str, float_tolerance: float | None = None)
 
 
 def _close(actual: str, expected: str, tolerance: float | None) -> bool:
-    if tolerance is None or max(len(actual), len(expected)) > _NUMBER_CHARS or "_" in actual:
+    if tolerance is None or max(len(actual), len(expected)) > _NUMBER_CHARS:
+        return False
+    if "_" in actual or not actual.isascii():  # Python reads them as numbers, nobody else does
         return False
     try:
         ours, theirs = float(actual), float(expected)

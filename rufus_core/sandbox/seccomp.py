@@ -175,7 +175,7 @@ def _judgements(session: bool) -> dict[str, list[bytes]]:
             _line(_EQUAL, _SOL_SOCKET, 1),
             _ALLOWED,
             _argument(2),
-            *_if_one_of(_BUFFER_SIZES, _refuse(0)),
+            *in_name,
             _ALLOWED,
         ],
         "setpriority": [_argument(0), _line(_EQUAL, 0, 1), _refuse(EPERM), _argument(1), *of_itself[1:]],

@@ -22,6 +22,8 @@ BIG = "7" * 4301  # more digits than Python turns into an int by default
         ("1.0000001", "1", 1e-6, True),
         ("1.1", "1", 1e-6, False),
         ("1_0", "10", 1e-6, False),
+        ("\uff11\uff10", "10", 1e-6, False),
+        ("\u0661\u0660", "10", 1e-6, False),
         ("1e3", "1000", 1e-6, True),
         ("nan", "nan", None, True),
         ("nan", "nan", 1e-6, True),
