@@ -22,10 +22,10 @@ def read_rows(path: Path) -> Iterator[tuple[str, dict[str, Json]]]:
         DataError: the file is missing, empty or unreadable, or a line isn't a JSON object.
     """
     path = path.expanduser()
-    if not path.is_file():
-        raise DataError("there is no such file", where=str(path), hint="give the path of a .jsonl file")
     found = False
     try:
+        if not path.is_file():
+            raise DataError("there is no such file", where=str(path), hint="give the path of a .jsonl file")
         with _open(path) as lines:
             for number, line in enumerate(lines, start=1):
                 where = f"{path}:{number}"

@@ -99,3 +99,9 @@ def test_a_benchmark_of_instructions_is_graded_by_its_own_package(tmp_path):
         ("ifeval", "fail", "One, here."),
         ("ifeval", "unscorable", None),
     ]
+
+
+def test_a_name_that_no_file_can_have_is_told(tmp_path):
+    done = CliRunner().invoke(app, ["grade", str(tmp_path / ("x" * 300 + ".jsonl"))])
+    assert isinstance(done.exception, DataError)
+    assert "can't be read" in str(done.exception)

@@ -42,7 +42,7 @@ def is_not_paid(verdict):
 BOMBS = {
     "a tower of powers": r"\boxed{9^{9^{9^{9}}}}",
     "a factorial": r"\boxed{(10^{9})!}",
-    "nothing of a large number": r"\boxed{(1 20!^0) + (10^{30})^{40}^0}",
+    "nothing of a large number": r"\boxed{(1 40!^0) + (10^{30})^{40}^0}",
     "a power of zeros": r"\boxed{00^{5}}",
     "a large polynomial": r"\boxed{(a+b+c+d+e+f)^{200}}",
     "nested boxes": r"\boxed{" * DEEP + "7" + "}" * DEEP,
