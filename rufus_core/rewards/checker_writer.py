@@ -10,13 +10,14 @@ from dataclasses import dataclass, field
 from rufus_core.data.json_reply import read_object
 from rufus_core.errors import InfrastructureError
 from rufus_core.ports import ChatModel, CodeSandbox
-from rufus_core.rewards.generated import IMPORTS, GeneratedChecker, check_generated
+from rufus_core.rewards.checker_source import MODULES
+from rufus_core.rewards.generated import GeneratedChecker, check_generated
 from rufus_core.types import Json, Message
 
 _SYSTEM = (
     "You write checkers of texts. You get one constraint on a response as JSON. Write one Python function that takes"
     " the response as its only argument, a str, and returns True if the constraint holds, else False. It says the same"
-    f" of one text always, prints nothing and imports nothing but {', '.join(sorted(IMPORTS))}. Reply with JSON"
+    f" of one text always, prints nothing and imports nothing but {', '.join(sorted(MODULES))}. Reply with JSON"
     ' only: {"source": the whole source text, "function": its name, "positive": a response that meets the constraint,'
     ' "negative": a response that does not}.'
 )
@@ -69,4 +70,4 @@ def _read(reply: str) -> GeneratedChecker:
     names = ("source", "function", "positive", "negative")
     if not all(isinstance(fields.get(name), str) for name in names):
         raise ValueError(f"a checker needs the texts {', '.join(names)}")
-    return GeneratedChecker(**{name: fields[name] for name in names})
+    return GeneratedChecker(fields["source"], fields["function"], (fields["positive"],), (fields["negative"],))

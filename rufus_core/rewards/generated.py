@@ -1,165 +1,159 @@
-"""Generated checkers (IF-D2): a teacher writes one Python function for a constraint; a sandbox runs it, never we.
+"""Generated checkers (IF-D2, RRL-R1): a teacher wrote a Python function that decides; a sandbox runs it, never we.
 
-A checker is admitted only if it says True of its own positive example and False of its negative one, in every run. It
-becomes the rubric `{"kind": "generated", "source": ..., "function": ...}`; what it returns is compared outside.
+Two records hold one. A puzzle's ground truth has `checker`, the source of `check(answer: str) -> bool`; a rubric is
+`{"kind": "generated", "source": ..., "function": ...}`. `positive` and `negative` list texts that it must accept or
+refuse; a rubric may lack them. Source and text are untrusted: the text is nothing but the function's argument, and
+what the function returns is compared outside.
 """
 
 from __future__ import annotations
 
-import ast
-import enum
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rufus_core.errors import DataError
+from rufus_core.errors import DataError, InfrastructureError, SandboxUnavailable
 from rufus_core.ports import CodeSandbox
-from rufus_core.types import Json
+from rufus_core.rewards.checker_source import CheckerFault, CheckerVerdict, check_source
+from rufus_core.types import Json, Verdict
 
 GENERATED = "generated"
-TIMEOUT_SECONDS = 2.0
-# A constraint on a text needs no more. What isn't here is time, chance, files, processes, the network or a back door.
-IMPORTS = frozenset({"collections", "itertools", "json", "math", "re", "string", "typing", "unicodedata"})
-FORBIDDEN_NAMES = frozenset(
-    {"__import__", "breakpoint", "compile", "eval", "exec", "globals", "hash", "id", "input", "locals", "open", "vars"}
-)
-MOST_SOURCE_CHARACTERS = 10_000
+TIMEOUT_SECONDS = 5.0  # for each text
+MAX_CHARACTERS = 20_000  # of a puzzle's answer
 _RUNS = 3  # of each example, in processes of their own
-_TRUE, _FALSE = "True", "False"
-
-
-class CheckerFault(enum.StrEnum):
-    """Why a generated checker is refused: the first of these that holds."""
-
-    NO_FUNCTION = "no_function"  # no Python, too long, or without the function of one text
-    IMPORTS = "imports"  # it imports, names or does what a check of a text doesn't need, or imports and doesn't use it
-    RAISES = "raises"  # an exception, a time-out, or no boolean, on one of its own examples
-    POSITIVE = "positive"  # it says False of its positive example
-    NEGATIVE = "negative"  # it says True of its negative example
-    NOT_DETERMINISTIC = "not_deterministic"  # it doesn't say the same in every run
 
 
 @dataclass(frozen=True, slots=True)
 class GeneratedChecker:
-    """What a teacher gives for one constraint: a function of a text, and a text of either kind to try it on."""
+    """A function of one text, and the texts that it is tried on."""
 
     source: str
     function: str
-    positive: str
-    negative: str
+    positive: tuple[str, ...] = ()
+    negative: tuple[str, ...] = ()
 
     @property
     def rubric(self) -> dict[str, Json]:
-        return {"kind": GENERATED, "source": self.source, "function": self.function}
+        examples = {"positive": list(self.positive), "negative": list(self.negative)}
+        return {"kind": GENERATED, "source": self.source, "function": self.function, **examples}
 
 
-@dataclass(frozen=True, slots=True)
-class CheckerVerdict:
-    """`fault` is None iff the checker is admitted; `detail` says more for whoever reads a report."""
+def puzzle_checker(truth: Mapping[str, Json]) -> GeneratedChecker:
+    """The checker that a puzzle brings. Raises DataError where source or examples are missing or no texts."""
+    positive, negative = _texts(truth, "positive"), _texts(truth, "negative")
+    if not positive or not negative:
+        raise DataError("a puzzle's checker needs `positive` and `negative` examples")
+    return GeneratedChecker(_text(truth, "checker"), "check", positive, negative)
 
-    fault: CheckerFault | None
-    detail: str = ""
+
+def rubric_checker(rubric: Mapping[str, Json]) -> GeneratedChecker:
+    """The checker that a rubric is. Raises DataError where source or function are missing, or a field is no text."""
+    source, function = _text(rubric, "source"), _text(rubric, "function")
+    return GeneratedChecker(source, function, _texts(rubric, "positive"), _texts(rubric, "negative"))
 
 
 def check_generated(
     checker: GeneratedChecker, pool: CodeSandbox, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> CheckerVerdict:
-    """Whether a checker may become a rubric. Raises InfrastructureError if no sandbox can be had."""
-    if verdict := _static_fault(checker.source, checker.function):
+    """Whether a checker may decide anything. Raises InfrastructureError if no sandbox can be had."""
+    verdict = check_source(checker.source, checker.function)
+    if verdict.fault is not None:
         return verdict
+    if not checker.positive or not checker.negative:
+        return CheckerVerdict(CheckerFault.NO_EXAMPLES)
     if _is_right(checker, pool, timeout_seconds):
         return CheckerVerdict(None)
     said = {
         text: {_returned(checker, text, pool, timeout_seconds) for _ in range(_RUNS)}
-        for text in (checker.positive, checker.negative)
+        for text in (*checker.positive, *checker.negative)
     }
-    everything = set[str]().union(*said.values())
-    if odd := everything - {_TRUE, _FALSE}:
+    if odd := set[str]().union(*said.values()) - {"True", "False"}:
         return CheckerVerdict(CheckerFault.RAISES, ", ".join(sorted(odd)))
-    if said[checker.positive] == {_FALSE}:
-        return CheckerVerdict(CheckerFault.POSITIVE)
-    if said[checker.negative] == {_TRUE}:
-        return CheckerVerdict(CheckerFault.NEGATIVE)
+    if wrong := [text for text in checker.positive if said[text] == {"False"}]:
+        return CheckerVerdict(CheckerFault.POSITIVE, _quoted(wrong[0]))
+    if wrong := [text for text in checker.negative if said[text] == {"True"}]:
+        return CheckerVerdict(CheckerFault.NEGATIVE, _quoted(wrong[0]))
     return CheckerVerdict(CheckerFault.NOT_DETERMINISTIC, "right at times")
 
 
-def holds_generated(
-    rubric: Mapping[str, Json], text: str, pool: CodeSandbox, timeout_seconds: float = TIMEOUT_SECONDS
-) -> bool:
-    """Whether the rubric's function returns True; one that raises or takes too long says that it doesn't hold.
+def refusal(checker: GeneratedChecker, text: str, pool: CodeSandbox, timeout_seconds: float = TIMEOUT_SECONDS) -> str:
+    """Why a checker doesn't say True of a text; empty where it does. One that raises or takes too long doesn't.
 
     Raises:
-        DataError: the rubric isn't one that `check_generated` admits by its source.
+        DataError: the source is one that `check_generated` refuses, or fails on the first of its own examples.
         InfrastructureError: no sandbox can be had.
     """
+    verdict = check_source(checker.source, checker.function)
+    if verdict.fault is not None:
+        raise DataError(f"the generated checker {checker.function!a} is refused: {verdict}")
+    own = checker.positive[:1]
+    result = pool.run_checks(checker.source, [_says(checker, each, True) for each in (*own, text)], timeout_seconds)
+    if result.num_passed < len(own):
+        raise DataError(f"the generated checker fails on its own example: {_why(result.reason)}")
+    return _why(result.reason)
+
+
+def holds_generated(rubric: Mapping[str, Json], text: str, pool: CodeSandbox) -> bool:
+    """Whether a rubric's function returns True. Raises as `rubric_checker` and `refusal` do."""
+    return not refusal(rubric_checker(rubric), text, pool)
+
+
+def verify_checked(truth: Mapping[str, Json], answer: str, open_sandbox: Callable[[], CodeSandbox]) -> Verdict:
+    """A puzzle by its own checker: passed iff that returns True. One that can't decide is unscorable.
+
+    Where no sandbox can be had, the verdict is aborted.
+    """
+    if len(answer) > MAX_CHARACTERS:
+        return Verdict.binary(False, f"more than {MAX_CHARACTERS} characters", answer)
     try:
-        source, function = str(rubric["source"]), str(rubric["function"])
-    except KeyError as error:
-        raise DataError(f"the rubric {GENERATED!r} lacks {error}") from error
-    if verdict := _static_fault(source, function):
-        raise DataError(f"the generated checker {function!r} is refused: {verdict.fault} {verdict.detail}".rstrip())
-    return pool.run_checks(source, [_says(function, text, _TRUE)], timeout_seconds).passed
+        reason = refusal(puzzle_checker(truth), answer, open_sandbox())
+    except DataError as error:
+        return Verdict.unscorable(str(error))
+    except (InfrastructureError, SandboxUnavailable) as error:
+        return Verdict.aborted(str(error))
+    return Verdict.binary(not reason, reason, answer)
 
 
 def _is_right(checker: GeneratedChecker, pool: CodeSandbox, timeout_seconds: float) -> bool:
-    """Right of both examples in every run, and in either order: a function may keep something between its calls."""
-    yes = _says(checker.function, checker.positive, _TRUE)
-    no = _says(checker.function, checker.negative, _FALSE)
-    orders = ([yes, no, yes, no], [no, yes]) * _RUNS
+    """Right of all examples in every run, and in either order: a function may keep something between its calls."""
+    yes = [_says(checker, text, True) for text in checker.positive]
+    no = [_says(checker, text, False) for text in checker.negative]
+    orders = ([*yes, *no, *yes, *no], [*no, *yes]) * _RUNS
     return all(pool.run_checks(checker.source, order, timeout_seconds).passed for order in orders)
 
 
 def _returned(checker: GeneratedChecker, text: str, pool: CodeSandbox, timeout_seconds: float) -> str:
     """`True`, `False`, or why it is neither."""
     reason = ""
-    for value in (_TRUE, _FALSE):
-        reason = pool.run_checks(checker.source, [_says(checker.function, text, value)], timeout_seconds).reason
+    for value in (True, False):
+        reason = pool.run_checks(checker.source, [_says(checker, text, value)], timeout_seconds).reason
         if not reason:
-            return value
+            return str(value)
+    return _why(reason)
+
+
+def _says(checker: GeneratedChecker, text: str, value: bool) -> str:
+    """The test that a call returns the very boolean; the value is compared outside."""
+    return f"assert {checker.function}({text!a}) is {value}"
+
+
+def _why(reason: str) -> str:
+    """A sandbox's reason without the number of the check."""
     return reason.partition(": ")[2] or reason
 
 
-def _says(function: str, text: str, value: str) -> str:
-    """The test that a call returns the boolean: its representation is read inside and compared outside."""
-    return f"assert {function}({text!a}).__repr__() == {value!r}"
+def _quoted(text: str) -> str:
+    return ascii(text if len(text) <= 40 else f"{text[:40]}...")
 
 
-def _static_fault(source: str, function: str) -> CheckerVerdict | None:
-    """What is wrong with a source before it runs anywhere."""
-    if len(source) > MOST_SOURCE_CHARACTERS:
-        return CheckerVerdict(CheckerFault.NO_FUNCTION, f"over {MOST_SOURCE_CHARACTERS} characters")
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        return CheckerVerdict(CheckerFault.NO_FUNCTION, f"no Python: {error}")
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    if function not in functions or not _takes_one(functions[function].args) or not function.isidentifier():
-        return CheckerVerdict(CheckerFault.NO_FUNCTION, f"no function {function!r} of one text")
-    for node in tree.body:
-        if not isinstance(node, ast.FunctionDef | ast.Import | ast.ImportFrom | ast.Assign | ast.AnnAssign | ast.Expr):
-            return CheckerVerdict(CheckerFault.IMPORTS, f"{type(node).__name__} at line {node.lineno}")
-    if needless := _needless_names(tree):
-        return CheckerVerdict(CheckerFault.IMPORTS, ", ".join(sorted(needless)))
-    return None
+def _text(record: Mapping[str, Json], name: str) -> str:
+    text = record.get(name)
+    if not isinstance(text, str):
+        raise DataError(f"a generated checker needs the text `{name}`")
+    return text
 
 
-def _takes_one(arguments: ast.arguments) -> bool:
-    needed = len(arguments.posonlyargs) + len(arguments.args) - len(arguments.defaults)
-    return needed == 1 and all(default is not None for default in arguments.kw_defaults)
-
-
-def _needless_names(tree: ast.Module) -> set[str]:
-    """Modules that aren't allowed or that nothing uses, forbidden built-ins, and names between double underscores."""
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    needless = {name for name in used if name in FORBIDDEN_NAMES}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            needless |= {alias.name for alias in node.names if alias.name.partition(".")[0] not in IMPORTS}
-        elif isinstance(node, ast.ImportFrom):
-            if node.level or (node.module or "").partition(".")[0] not in IMPORTS:
-                needless.add(node.module or ".")
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("__"):
-            needless.add(node.attr)
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            bound = [(alias.asname or alias.name.partition(".")[0], alias.name) for alias in node.names]
-            needless |= {name for as_name, name in bound if as_name not in used}
-    return needless
+def _texts(record: Mapping[str, Json], name: str) -> tuple[str, ...]:
+    texts = record.get(name, [])
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise DataError(f"the examples `{name}` of a generated checker are no texts")
+    return tuple(texts)

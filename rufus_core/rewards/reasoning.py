@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from rufus_core.data.boxed import last_boxed
 from rufus_core.errors import DataError
-from rufus_core.rewards.checkers import Checkers
+from rufus_core.ports import CodeSandbox
 from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.fuzzy import THRESHOLD, fuzzy_match
+from rufus_core.rewards.generated import verify_checked
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.puzzles import verify_puzzle
 from rufus_core.rewards.timed import timed
@@ -25,12 +26,12 @@ def verify_reasoning(
     final_text: str | None,
     math: MathVerifier,
     similarity_threshold: float = THRESHOLD,
-    checkers: Checkers | None = None,
+    sandbox: Callable[[], CodeSandbox] | None = None,
 ) -> Verdict:
     """Score a response's final text; None, an open think block or an open box is no answer.
 
-    Science answers match from `similarity_threshold` on. Puzzles with a checker of their own need `checkers`. A record
-    without a reference of the family's form is unscorable.
+    Science answers match from `similarity_threshold` on. A puzzle's own checker runs in what `sandbox` gives, and is
+    aborted without. A record without a reference of the family's form is unscorable.
 
     Raises:
         DataError: there is no verifier for the problem's family.
@@ -40,14 +41,14 @@ def verify_reasoning(
         raise DataError(f"no reasoning verifier for the family {problem.family!r}", hint=f"one of {sorted(VERIFIERS)}")
     if final_text is None:
         return Verdict.binary(False, _NO_ANSWER)
-    return verifier(problem, final_text, _Tools(math, similarity_threshold, checkers))
+    return verifier(problem, final_text, _Tools(math, similarity_threshold, sandbox))
 
 
 @dataclass(frozen=True, slots=True)
 class _Tools:
     math: MathVerifier
     threshold: float
-    checkers: Checkers | None
+    sandbox: Callable[[], CodeSandbox] | None
 
 
 # One signature for all: each takes what it needs.
@@ -85,9 +86,9 @@ def _verify_puzzle(problem: Problem, text: str, tools: _Tools) -> Verdict:
         return Verdict.binary(False, _NO_ANSWER)
     if "checker" not in problem.ground_truth:
         return verify_puzzle(problem.ground_truth, answer)
-    if tools.checkers is None:
+    if tools.sandbox is None:
         return Verdict.aborted("there is no sandbox for the puzzle's own checker")
-    return tools.checkers.verify(problem.ground_truth, answer)
+    return verify_checked(problem.ground_truth, answer, tools.sandbox)
 
 
 def _verify_science(problem: Problem, text: str, tools: _Tools) -> Verdict:

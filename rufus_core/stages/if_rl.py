@@ -1,8 +1,6 @@
 """Instruction-Following RL: every rubric must hold; code decides where it can, a judge elsewhere (spec section 6)."""
 
-import threading
-from contextlib import ExitStack, closing
-from functools import cache
+from contextlib import closing
 
 from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.single_turn import SingleTurnGym
@@ -11,32 +9,21 @@ from rufus_core.rewards.instructions import BENCHMARKS, verify_benchmark
 from rufus_core.rewards.judges import LEXICAL, make_judge
 from rufus_core.rewards.rubrics import score_rubrics
 from rufus_core.sandbox.interpreter import InterpreterPool
+from rufus_core.sandbox.lazy import LazySandbox
 from rufus_core.stages.stage import GymContext, Stage
 from rufus_core.types import Episode, Verdict
 
 
 def open_gym(context: GymContext) -> Gym:
     judge = make_judge(context.settings.models.judge or LEXICAL, meter=context.meter)
-    held = ExitStack()
-    held.enter_context(closing(judge))
-
-    opening = threading.Lock()
-
-    @cache
-    def opened() -> InterpreterPool:
-        return held.enter_context(InterpreterPool(context.workers, allow_unisolated=context.allow_unisolated))
-
-    def sandbox() -> InterpreterPool:
-        """Opened by the first generated checker: other rubrics need none."""
-        with opening:
-            return opened()
+    sandbox = LazySandbox(lambda: InterpreterPool(context.workers, allow_unisolated=context.allow_unisolated))
 
     def verify(episode: Episode) -> Verdict:
         if episode.problem.family in BENCHMARKS:
             return verify_benchmark(episode.problem, episode.final_text)
         return score_rubrics(episode.problem, episode.final_text, judge, sandbox)
 
-    return HoldingGym(SingleTurnGym(verify), held)
+    return HoldingGym(SingleTurnGym(verify), closing(judge), sandbox)
 
 
 STAGE = Stage("if_rl", families=("instructions", *BENCHMARKS), open_gym=open_gym)

@@ -3,22 +3,21 @@
 from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.ports import Gym
-from rufus_core.rewards.checkers import Checkers
 from rufus_core.rewards.fuzzy import THRESHOLD
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.reasoning import verify_reasoning
 from rufus_core.sandbox.interpreter import InterpreterPool
+from rufus_core.sandbox.lazy import LazySandbox
 from rufus_core.stages.stage import GymContext, Stage
 
 
 def open_gym(context: GymContext) -> Gym:
-    verifier, checkers = MathVerifier(), Checkers(lambda: InterpreterPool(allow_unisolated=context.allow_unisolated))
+    math = MathVerifier()
+    sandbox = LazySandbox(lambda: InterpreterPool(context.workers, allow_unisolated=context.allow_unisolated))
     given = context.reward.similarity_threshold
     threshold = THRESHOLD if given is None else given
-    gym = SingleTurnGym(
-        lambda episode: verify_reasoning(episode.problem, episode.final_text, verifier, threshold, checkers)
-    )
-    return HoldingGym(gym, verifier, checkers)
+    gym = SingleTurnGym(lambda episode: verify_reasoning(episode.problem, episode.final_text, math, threshold, sandbox))
+    return HoldingGym(gym, math, sandbox)
 
 
 STAGE = Stage("reasoning_rl", families=("arithmetic", "math", "puzzle", "science", "calculation"), open_gym=open_gym)

@@ -7,10 +7,11 @@ import pytest
 import reasoning_gym
 
 from rufus_core.data.puzzle_kinds import REFUSED
-from rufus_core.rewards.checkers import Checkers
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.reasoning import VERIFIERS, verify_reasoning
+from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.sandbox.isolation import probe
+from rufus_core.sandbox.lazy import LazySandbox
 from rufus_core.types import Message, Problem, VerdictKind
 from tests.rewards.math_pairs import PAIRS
 
@@ -126,13 +127,13 @@ def test_every_spoilt_answer_gets_a_verdict():
     rng, answers = random.Random(0), originals()
     assert {family for family, _, _ in answers} == set(VERIFIERS)
     rng.shuffle(answers)
-    with MathVerifier(cpu_seconds=0.2) as math, Checkers() as checkers:
+    with MathVerifier(cpu_seconds=0.2) as math, LazySandbox(InterpreterPool) as sandbox:
         for number in range(COUNT):
             family, truth, answer = answers[number % len(answers)]
             problem = Problem.build(family, "test", [Message(role="user", content="?")], truth)
             spoilt = spoil(answer, rng)
             text = spoilt if rng.random() < 0.3 else rf"So \boxed{{{spoilt}}}"
-            verdict = verify_reasoning(problem, text, math, checkers=checkers)
+            verdict = verify_reasoning(problem, text, math, sandbox=sandbox)
             # A machine that is too busy may abort a comparison; nothing else may end without a pass or a fail.
             assert verdict.counts or verdict.kind is VerdictKind.ABORTED, (verdict, text[:200])
             assert verdict.score == float(verdict.passed)
