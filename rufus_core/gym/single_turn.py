@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
+from rufus_core.errors import DataError
 from rufus_core.ports import Environment
 from rufus_core.types import Episode, Problem, ToolCall, ToolResult, ToolSchema, Verdict
 
@@ -21,7 +22,11 @@ class _SingleTurn:
         return ToolResult(f"error: there is no tool named {call.name}", failed=True)
 
     def score(self, episode: Episode) -> Verdict:
-        return self.verify(episode)
+        """A record that its verifier can't use is at fault itself, and neither the policy nor the run."""
+        try:
+            return self.verify(episode)
+        except DataError as error:
+            return Verdict.unscorable(str(error))
 
     def cleanup(self) -> None:
         """Nothing is held."""
