@@ -15,6 +15,8 @@ from rufus_core.data.sources import QUESTION_FAMILY, question_problem, read_prob
 from rufus_core.errors import DataError
 from rufus_core.jobs.filters import SCHEMA
 from rufus_core.jobs.problem_schema import problem_fault
+from rufus_core.jobs.trial import trial_fault
+from rufus_core.ports import CodeSandbox
 from rufus_core.types import Json, Message, Problem, ToolSchema
 
 CODE_FAMILIES = frozenset(FAMILIES.values())
@@ -28,6 +30,7 @@ def read_problem_file(
     families: Sequence[str],
     counts: Counter[str] | None = None,
     on_fault: Callable[[str, str], None] | None = None,
+    open_sandbox: Callable[[], CodeSandbox] | None = None,
 ) -> Iterator[Problem]:
     """Yield the file's rows as problems of one of `families`; the layout of each row is recognised by its fields.
 
@@ -39,16 +42,20 @@ def read_problem_file(
     Args:
         counts: gains `rows`, `problems` and `duplicates`.
         on_fault: hears the line's number and the reason for each row that can't be graded, which is left out then.
+        open_sandbox: where judges and checkers that rows bring along are tried (`trial.py`). None: only read.
 
     Raises:
         DataError: while iterating, for a missing or empty file, a broken line, a row without usable fields, a family
             that isn't among `families`, or, without `on_fault`, a problem that its verifier can't grade.
+        ConfigError, InfrastructureError, SandboxUnavailable: as `trial_fault` does, with `open_sandbox`.
     """
 
     def read(row: Mapping[str, Json], source: str, where: str) -> Problem | None:
         try:
             problem = _problem(row, source, families, where)
             fault = problem_fault(problem)
+            if fault is None and open_sandbox is not None:
+                fault = trial_fault(problem, open_sandbox)
             if fault is not None:
                 raise _Ungradable(fault, where=where, hint=f"mend the row, or drop such rows with the filter {SCHEMA}")
         except (_Ungradable, RecordFault) as error:

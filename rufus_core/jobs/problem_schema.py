@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rufus_core.data.code_records import RecordFault, read_tests
-from rufus_core.data.constraints.library import kind_of
+from rufus_core.data.puzzle_kinds import REFUSED
 from rufus_core.errors import DataError
-from rufus_core.rewards.generated import GENERATED
-from rufus_core.rewards.puzzles import RUNS_ANSWER
-from rufus_core.rewards.rubrics import JUDGED
+from rufus_core.rewards.generated import puzzle_checker, require_source
+from rufus_core.rewards.rubrics import check_rubric
 from rufus_core.types import Json, Problem
 
 Check = Callable[[Mapping[str, Json]], str | None]
@@ -22,7 +21,10 @@ def problem_fault(problem: Problem) -> str | None:
     if not problem.prompt[-1].content.strip():
         return "the last message is empty"
     check = CHECKS.get(problem.family)
-    return check(problem.ground_truth) if check else None
+    try:
+        return check(problem.ground_truth) if check else None
+    except DataError as fault:
+        return fault.what
 
 
 def _answer(truth: Mapping[str, Json]) -> str | None:
@@ -31,10 +33,15 @@ def _answer(truth: Mapping[str, Json]) -> str | None:
 
 
 def _puzzle(truth: Mapping[str, Json]) -> str | None:
+    if "checker" in truth:
+        require_source(puzzle_checker(truth))
+        return None
     dataset, config, entry = (truth.get(name) for name in ("dataset", "config", "entry"))
     if not (isinstance(dataset, str) and isinstance(config, dict) and isinstance(entry, dict)):
-        return "ground_truth needs a dataset, its config and an entry"
-    return f"the checker of {dataset!r} runs the answer as code" if dataset in RUNS_ANSWER else None
+        return "ground_truth needs a dataset, its config and an entry, or a checker with examples"
+    if not isinstance(entry.get("answer"), str):
+        return "ground_truth.entry.answer is no text"
+    return f"reasoning-gym's {dataset!r} can't be used: {REFUSED[dataset]}" if dataset in REFUSED else None
 
 
 def _rubrics(truth: Mapping[str, Json]) -> str | None:
@@ -44,12 +51,22 @@ def _rubrics(truth: Mapping[str, Json]) -> str | None:
     for rubric in rubrics:
         if not isinstance(rubric, dict):
             return "a rubric is no object"
-        try:
-            if rubric.get("kind") not in (*JUDGED, GENERATED):
-                kind_of(rubric)
-        except DataError as fault:
-            return fault.what
+        check_rubric(rubric)
     return None
+
+
+def _instructions(truth: Mapping[str, Json]) -> str | None:
+    """Which instructions there are, and their arguments, is their package's to say (`trial.py`)."""
+    ids, kwargs = truth.get("instruction_id_list"), truth.get("kwargs")
+    if not isinstance(ids, list) or not ids or not all(isinstance(each, str) for each in ids):
+        return "ground_truth.instruction_id_list is no list of names, or empty"
+    if not isinstance(kwargs, list) or not all(isinstance(each, dict) for each in kwargs):
+        return "ground_truth.kwargs is no list of objects"
+    if len(ids) != len(kwargs):
+        return f"ground_truth has {len(ids)} instructions, and {len(kwargs)} sets of arguments"
+    return (
+        None if truth.get("mode", "strict") in ("strict", "loose") else "ground_truth.mode is neither strict nor loose"
+    )
 
 
 def _tests(truth: Mapping[str, Json]) -> str | None:
@@ -71,5 +88,6 @@ CHECKS: dict[str, Check] = {
     "puzzle": _puzzle,
     **dict.fromkeys(("python_function", "python_program"), _tests),
     "instructions": _rubrics,
+    **dict.fromkeys(("ifeval", "ifbench"), _instructions),
     "chat": _pair,
 }

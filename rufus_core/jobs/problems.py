@@ -29,6 +29,8 @@ from rufus_core.jobs.problem_files import save_examples, save_problems, save_rep
 from rufus_core.jobs.problem_rows import read_problem_file
 from rufus_core.lineage.external import unchanged_file
 from rufus_core.lineage.record import ExternalFile
+from rufus_core.sandbox.interpreter import InterpreterPool
+from rufus_core.sandbox.lazy import LazySandbox
 from rufus_core.settings import ProblemSettings, SourceSettings
 from rufus_core.types import Category, Conversation, Json, Problem, Split, content_id
 
@@ -125,9 +127,11 @@ def _read(
     on_fault = None
     if filters is not None and SCHEMA in job.document.config["filters"]:
         on_fault = partial(_refuse_line, filters, name)
-    rows = read_problem_file(path, name, STAGES[job.document.stage].families, counts, on_fault)
+    families = STAGES[job.document.stage].families
     try:
-        return share_splits(_admitted(islice(rows, source.count), filters), None, *share, split_seed)
+        with LazySandbox(lambda: InterpreterPool(allow_unisolated=job.execution.allow_unisolated_code)) as sandbox:
+            rows = read_problem_file(path, name, families, counts, on_fault, sandbox)
+            return share_splits(_admitted(islice(rows, source.count), filters), None, *share, split_seed)
     except DataError as error:
         error.where = error.where or path
         if filters is not None and filters.dropped:

@@ -51,6 +51,18 @@ def rubric_checker(rubric: Mapping[str, Json]) -> GeneratedChecker:
     return GeneratedChecker(source, function, _texts(rubric, "positive"), _texts(rubric, "negative"))
 
 
+def require_source(checker: GeneratedChecker) -> None:
+    """Raises DataError for a source that may not be run."""
+    verdict = check_source(checker.source, checker.function)
+    if verdict.fault is not None:
+        raise DataError(refused(checker, verdict))
+
+
+def refused(checker: GeneratedChecker, verdict: CheckerVerdict) -> str:
+    """Why a checker is refused, in words."""
+    return f"the generated checker {checker.function!a} is refused: {verdict}"
+
+
 def check_generated(
     checker: GeneratedChecker, pool: CodeSandbox, timeout_seconds: float = TIMEOUT_SECONDS
 ) -> CheckerVerdict:
@@ -82,9 +94,7 @@ def refusal(checker: GeneratedChecker, text: str, pool: CodeSandbox, timeout_sec
         DataError: the source is one that `check_generated` refuses, or fails on the first of its own examples.
         InfrastructureError: no sandbox can be had.
     """
-    verdict = check_source(checker.source, checker.function)
-    if verdict.fault is not None:
-        raise DataError(f"the generated checker {checker.function!a} is refused: {verdict}")
+    require_source(checker)
     own = checker.positive[:1]
     result = pool.run_checks(checker.source, [_says(checker, each, True) for each in (*own, text)], timeout_seconds)
     if result.num_passed < len(own):

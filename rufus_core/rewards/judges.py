@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Callable, Mapping, Sequence
 
 from rufus_core.data.lexicon import POLITE_WORDS, RUDE_WORDS, TOPIC_WORDS
-from rufus_core.errors import ConfigError
+from rufus_core.errors import ConfigError, DataError
 from rufus_core.ports import Judge
 from rufus_core.rewards.chat_client import ChatClient
 from rufus_core.rewards.openai_judge import OpenAIJudge
@@ -34,7 +34,7 @@ class LexicalJudge:
     identity = LEXICAL
 
     def score(self, criterion: Mapping[str, Json], text: str) -> float:
-        """Raises ConfigError for a criterion that it can't answer, which is never a 0."""
+        """Raises ConfigError for a kind that it can't answer, DataError for one without its fields: never a 0."""
         kind = criterion.get("kind")
         if kind not in _CRITERIA:
             raise ConfigError(
@@ -68,8 +68,8 @@ def _normalise(text: str) -> str:
 
 def _topic(criterion: Mapping[str, Json], text: str) -> float:
     topic = _field(criterion, "topic")
-    if topic not in TOPIC_WORDS:
-        raise ConfigError(f"unknown topic {topic!r}", hint=f"known: {', '.join(TOPIC_WORDS)}")
+    if not isinstance(topic, str) or topic not in TOPIC_WORDS:
+        raise DataError(f"unknown topic {topic!r}", hint=f"known: {', '.join(TOPIC_WORDS)}")
     return float(not _words(text).isdisjoint(TOPIC_WORDS[topic]))
 
 
@@ -86,7 +86,7 @@ def _words(text: str) -> set[str]:
 
 def _field(criterion: Mapping[str, Json], name: str) -> Json:
     if name not in criterion:
-        raise ConfigError(f"criterion {criterion.get('kind')!r} lacks {name!r}")
+        raise DataError(f"criterion {criterion.get('kind')!r} lacks {name!r}")
     return criterion[name]
 
 

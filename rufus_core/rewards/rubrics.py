@@ -10,16 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rufus_core.data.constraints.library import holds, kind_of
-from rufus_core.errors import ConfigError, InfrastructureError
+from rufus_core.errors import ConfigError, DataError, InfrastructureError
 from rufus_core.ports import CodeSandbox, Judge
 from rufus_core.rewards.extract import Extraction, extract
-from rufus_core.rewards.generated import GENERATED, holds_generated
+from rufus_core.rewards.generated import GENERATED, holds_generated, require_source, rubric_checker
 from rufus_core.rewards.timed import timed
 from rufus_core.types import Json, Problem, Verdict
 
 Rubric = Mapping[str, Json]
 
-JUDGED = frozenset({"topic", "polite", "judge"})  # `judge` asks its `question` and is for a model alone
+# What the judge decides, and the text that it needs for it: `judge` asks its `question` and is for a model alone
+JUDGED: dict[str, str | None] = {"topic": "topic", "polite": None, "judge": "question"}
+
+
+def check_rubric(rubric: Rubric) -> None:
+    """Raises DataError for an unknown kind, and for arguments that are missing, of a wrong type, or refused source."""
+    kind = rubric.get("kind")
+    if kind == GENERATED:
+        require_source(rubric_checker(rubric))
+    elif isinstance(kind, str) and kind in JUDGED:
+        field = JUDGED[kind]
+        if field is not None and not isinstance(rubric.get(field), str):
+            raise DataError(f"the rubric {kind!r} needs the text `{field}`")
+    else:
+        kind_of(rubric)
 
 
 @timed
@@ -42,8 +56,7 @@ def score_rubrics(
     if not isinstance(rubrics, list) or not rubrics or not all(isinstance(rubric, dict) for rubric in rubrics):
         return Verdict.unscorable("the record has no `rubrics`")
     for rubric in rubrics:
-        if rubric.get("kind") not in (*JUDGED, GENERATED):
-            kind_of(rubric)
+        check_rubric(rubric)
     text = extract(final_text, Extraction.TEXT)
     if text is None:
         return Verdict.binary(False, "no answer")

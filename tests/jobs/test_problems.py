@@ -17,6 +17,7 @@ from rufus_core.recipe.graph import build_graph
 from rufus_core.types import Message, Split
 from tests.data.real import real
 from tests.jobs.miniature import RL_STAGES, Runner, small_recipe
+from tests.sandbox.real import require_isolation
 
 SPLITS: tuple[Split, ...] = ("train", "validation", "heldout")
 WIDE = [
@@ -301,6 +302,104 @@ def test_preference_pairs_become_prompts_whose_texts_only_the_analysis_sees_RM_D
     problems = load_problems(runner.path("data/rlhf"), "train")
     assert {p.family for p in problems} == {"chat"}
     assert all(set(p.ground_truth) == {"chosen", "rejected"} and len(p.prompt) == 1 for p in problems)
+
+
+# Judges and checkers that a file brings along
+
+SAME = "import sys\nprint(int(open(sys.argv[3]).read() == open(sys.argv[2]).read()))\n"
+SHOUTS = {"kind": "generated", "source": "def f(text):\n    return text.isupper()\n", "function": "f"}
+
+
+def _judged(number: int, judge: str) -> dict[str, object]:
+    tests = [{"input": f"{number}\n", "output": f"{number}\n"}]
+    truth = {"modality": "stdin_stdout", "tests": tests, "special_judge": judge}
+    return {"family": "python_program", "prompt": f"Echo {number}.", "ground_truth": truth}
+
+
+def _checked(
+    number: int, positive: list[str], source: str = "def check(answer):\n    return answer == '4'\n"
+) -> object:
+    truth = {"checker": source, "positive": positive, "negative": ["3"]}
+    return {"family": "puzzle", "prompt": f"Puzzle {number}?", "ground_truth": truth}
+
+
+def _benchmarked(number: int, instruction: str, **arguments: object) -> dict[str, object]:
+    truth = {"instruction_id_list": [instruction], "kwargs": [arguments]}
+    return {"family": "ifeval", "prompt": f"Write {number}.", "ground_truth": truth}
+
+
+NO_COMMA = "punctuation:no_comma"
+UNGRADABLE = {
+    "coding_rl": (
+        lambda number: _judged(number, SAME),
+        [
+            (_judged(90, "print(1)"), "the special judge accepts empty outputs"),
+            (_judged(91, "print(0)"), "test 0: the special judge rejected on the reference output"),
+            (_judged(92, "1 / 0"), "test 0: the special judge failed on the reference output"),
+        ],
+    ),
+    "reasoning_rl": (
+        lambda number: _checked(number, ["4"]),
+        [
+            (_checked(90, ["4", "5"]), "the generated checker 'check' is refused: positive '5'"),
+            (
+                _checked(91, ["4"], "def check(answer):\n    return True\n"),
+                "the generated checker 'check' is refused: negative '3'",
+            ),
+            (_checked(92, []), "a puzzle's checker needs `positive` and `negative` examples"),
+            (_checked(93, ["4"], "import os\ndef check(answer):\n    return bool(os)\n"), "refused: imports os"),
+            ({"family": "puzzle", "prompt": "?", "ground_truth": {"dataset": "boxnet"}}, "needs a dataset"),
+            (
+                {
+                    "family": "puzzle",
+                    "prompt": "Reverse.",
+                    "ground_truth": {"dataset": "n_queens", "config": {}, "entry": {"answer": "x", "metadata": {}}},
+                },
+                "its own answer doesn't pass",
+            ),
+        ],
+    ),
+    "if_rl": (
+        lambda number: _instructions([{**SHOUTS, "positive": ["A"], "negative": [f"a{number}"]}]),
+        [
+            (_instructions([SHOUTS | {"positive": ["a"], "negative": ["b"]}]), "'f' is refused: positive 'a'"),
+            (_instructions([SHOUTS | {"source": "import os"}]), "'f' is refused: no_function"),
+            (_instructions([SHOUTS | {"function": None}]), "needs the text `function`"),
+            (_instructions([{"kind": "judge"}]), "needs the text `question`"),
+            (_benchmarked(90, "no_such:thing"), "unknown instruction 'no_such:thing'"),
+            (
+                _benchmarked(91, NO_COMMA) | {"ground_truth": {"instruction_id_list": [NO_COMMA], "kwargs": []}},
+                "0 sets",
+            ),
+            (_benchmarked(92, "keywords:frequency", frequency="many"), "'keywords:frequency' can't be used"),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("stage", UNGRADABLE)
+def test_what_does_not_know_its_own_references_is_dropped_with_its_reason(
+    home: Path, tmp_path: Path, stage: str
+) -> None:
+    """RRL-R1, CRL-R3, IF-D2: before a policy meets it."""
+    require_isolation()
+    pytest.importorskip("lm_eval", reason="the extra `benchmarks` is not installed")
+    sound, faulty = UNGRADABLE[stage]
+    rows = [*(sound(number) for number in range(5)), *(row for row, _ in faulty)]
+    runner, _ = _filtered(home, _lines(tmp_path / "mine.jsonl", rows), "{schema: {}}", stage)
+    dropped = _dropped(runner, stage)
+    assert [(each.id, each.filter) for each in dropped] == [(f"line {6 + i}", "schema") for i in range(len(faulty))]
+    for each, (_, reason) in zip(dropped, faulty, strict=True):
+        assert reason in each.reason
+    assert sum(len(load_problems(runner.path(f"data/{stage}"), split)) for split in SPLITS) == 5
+
+
+def test_without_the_filter_such_a_row_is_an_error_that_names_its_line(home: Path, tmp_path: Path) -> None:
+    require_isolation()
+    path = _lines(tmp_path / "mine.jsonl", [_judged(1, SAME), _judged(2, "print(1)")])
+    with pytest.raises(DataError, match="accepts empty outputs") as caught:
+        _reasoning(home, f"{{path: {path}}}", "coding_rl")
+    assert caught.value.where == f"{path}:2"
 
 
 # Filters

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rufus_core.data.lexicon import POLITE_WORDS, RUDE_WORDS, TOPIC_WORDS
 from rufus_core.data.words import TOPICS
-from rufus_core.errors import ConfigError
+from rufus_core.errors import ConfigError, DataError
 from rufus_core.rewards.judges import LexicalJudge, make_judge
 from rufus_core.types import Message
 
@@ -73,9 +73,17 @@ def test_polite_needs_a_kind_word_and_no_rude_one() -> None:
     assert JUDGE.score(criterion, f"{POLITE_WORDS[0]}, you {RUDE_WORDS[0]}") == 0.0
 
 
-@pytest.mark.parametrize("criterion", [{}, {"kind": "beauty"}, {"kind": "topic", "topic": "law"}, {"kind": "answer"}])
+@pytest.mark.parametrize("criterion", [{}, {"kind": "beauty"}])
 def test_what_it_cannot_answer_raises_and_is_never_a_zero(criterion: dict[str, str]) -> None:
     with pytest.raises(ConfigError):
+        JUDGE.score(criterion, "text")
+
+
+@pytest.mark.parametrize(
+    "criterion", [{"kind": "topic", "topic": "law"}, {"kind": "topic", "topic": ["sea"]}, {"kind": "answer"}]
+)
+def test_a_criterion_without_its_fields_is_a_fault_of_the_data(criterion: dict[str, object]) -> None:
+    with pytest.raises(DataError):
         JUDGE.score(criterion, "text")
 
 
