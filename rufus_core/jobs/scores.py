@@ -13,6 +13,7 @@ from rufus_core.evaluation.statistics import pass_at_1
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_problems
 from rufus_core.lineage.names import step_folder
+from rufus_core.rewards.judges import JUDGES
 from rufus_core.rollout.policy import load_policy
 from rufus_core.settings import BenchmarkSettings, RLStage
 from rufus_core.stages import STAGE_OF_FAMILY, open_mixed_gym
@@ -116,4 +117,5 @@ def played_stage(config: dict[str, Json]) -> RLStage:
         "algorithm": {"name": "grpo", "clip_low": 1.0, "clip_high": 1.0},
     }
     rollout = {"prompts_per_rollout": 1, "samples_per_prompt": 1, **config["rollout"]}
-    return TypeAdapter(RLStage).validate_python({**neutral, **config, "rollout": rollout})
+    given = {name: value for name, value in config.items() if name != JUDGES}  # they are identity, and no setting
+    return TypeAdapter(RLStage).validate_python({**neutral, **given, "rollout": rollout})

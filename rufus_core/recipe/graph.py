@@ -14,6 +14,7 @@ from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.recipe.base_files import base_files, gguf_file
 from rufus_core.recipe.filters import benchmark_files, options_of, refuse_filters, screens_of
 from rufus_core.recipe.validate import nearest
+from rufus_core.rewards.judges import JUDGES, judge_identity
 from rufus_core.settings import POLICY, FilterSettings, ProblemSettings, Recipe, RLStage, SFTStage
 from rufus_core.types import Json, content_id
 
@@ -300,7 +301,11 @@ def _training(recipe: Recipe, name: str) -> Step:
             where=f"stages.{name}.run.steps",
             hint=f"--set stages.{name}.run.steps=N",
         )
-    config = stage.model_dump(mode="json", include=_TRAINING_FIELDS)
+    config: dict[str, Json] = {
+        "kind": stage.kind,
+        "settings": stage.model_dump(mode="json", include=_TRAINING_FIELDS),
+        **_judges(stage),
+    }
     inputs = {"parent": checkpoint_of(stage.parent), "problems": _training_problems(name, stage)}
     if isinstance(stage, RLStage) and stage.reward_model is not None:
         inputs["reward_model"] = f"stages/{name}/reward_model"
@@ -309,7 +314,7 @@ def _training(recipe: Recipe, name: str) -> Step:
         kind="training",
         title=f"{stage.title}: train",
         stage=name,
-        config={"kind": stage.kind, "settings": config},
+        config=config,
         inputs=inputs,
         seed=_seed(recipe, "train", name),
     )
@@ -380,7 +385,15 @@ def _play(recipe: Recipe, of_stages: Sequence[str]) -> dict[str, Json]:
     """How these stages' problems are played. The SFT mixture has problems of every RL stage."""
     every = any(isinstance(recipe.stages[name], SFTStage) for name in of_stages)
     return {
-        name: stage.model_dump(mode="json", include=_PLAY_FIELDS)
+        name: stage.model_dump(mode="json", include=_PLAY_FIELDS) | _judges(stage)
         for name, stage in recipe.stages.items()
         if isinstance(stage, RLStage) and (every or name in of_stages)
     }
+
+
+def _judges(stage: SFTStage | RLStage) -> dict[str, Json]:
+    """Identities of the judges whose name alone doesn't settle what they say: another prompt is another number."""
+    names = (stage.models.judge, stage.models.eval_judge) if isinstance(stage, RLStage) else ()
+    judges = {name: judge_identity(name) for name in names if name}
+    judges = {name: identity for name, identity in judges.items() if identity != name}
+    return {JUDGES: judges} if judges else {}

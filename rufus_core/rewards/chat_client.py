@@ -68,7 +68,7 @@ class ChatClient:
 
     @property
     def identity(self) -> str:
-        return f"{self.model}@t{self.temperature:g}"
+        return sampled(self.model, self.temperature)
 
     def complete(self, messages: Sequence[Message], *, seed: int | None = None) -> str:
         """The reply's text without its reasoning.
@@ -117,6 +117,11 @@ class ChatClient:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def sampled(model: str, temperature: float = 0.0) -> str:
+    """The identity of a model's replies: all of a client that decides them."""
+    return f"{model}@t{temperature:g}"
 
 
 def _text(choice: dict[str, Json]) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from rufus_core.data.lexicon import POLITE_WORDS, RUDE_WORDS, TOPIC_WORDS
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.ports import Judge
-from rufus_core.rewards.chat_client import ChatClient
-from rufus_core.rewards.openai_judge import OpenAIJudge
+from rufus_core.rewards.chat_client import ChatClient, sampled
+from rufus_core.rewards.openai_judge import OpenAIJudge, prompted
 from rufus_core.rewards.usage import UsageMeter
 from rufus_core.types import Json, Message
 
@@ -20,7 +20,9 @@ _ITEM_END = re.compile(r";|\n|\sand\s|,(?!\d{3}(?!\d))", re.IGNORECASE)  # the c
 _ARTICLE = re.compile(r"^(the|a|an)\s+")
 
 
-LEXICAL = "builtin:lexical"
+BUILTIN = "builtin:"
+LEXICAL = f"{BUILTIN}lexical"
+JUDGES = "judges"  # in a step's configuration: identities by the name that the recipe gives
 THRESHOLD = 0.5  # from this score on a criterion holds
 
 
@@ -111,9 +113,14 @@ def make_judge(name: str, endpoint: str | None = None, meter: UsageMeter | None 
     """
     if name in BUILTIN_JUDGES:
         return BUILTIN_JUDGES[name]()
-    if name.startswith("builtin:"):
+    if name.startswith(BUILTIN):
         raise ConfigError(f"unknown judge {name!r}", hint=f"known: {', '.join(BUILTIN_JUDGES)}")
     url = endpoint or os.environ.get("RUFUS_JUDGE_URL")
     if not url:
         raise ConfigError(f"judge {name!r} needs an endpoint", hint="set RUFUS_JUDGE_URL to an OpenAI-compatible /v1")
     return OpenAIJudge(ChatClient(name, url, api_key=os.environ.get("RUFUS_JUDGE_API_KEY"), meter=meter))
+
+
+def judge_identity(name: str) -> str:
+    """The identity of the judge that `make_judge` makes by this name; needs no endpoint."""
+    return name if name.startswith(BUILTIN) else prompted(sampled(name))

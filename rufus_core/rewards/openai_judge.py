@@ -32,6 +32,11 @@ _WORDS = {"yes": True, "no": False}
 ValueT = TypeVar("ValueT", bool, float)
 
 
+def prompted(client: str) -> str:
+    """The identity of a judge that asks the client of this identity."""
+    return f"{KIND}:{PROMPT_VERSION}:{client}"
+
+
 class OpenAIJudge:
     """Judges by what a model replies; owns the client."""
 
@@ -41,7 +46,7 @@ class OpenAIJudge:
     @property
     def identity(self) -> str:
         """Kind of judge, version of its prompts, model and temperature: all that a verdict depends on."""
-        return f"{KIND}:{PROMPT_VERSION}:{self.client.identity}"
+        return prompted(self.client.identity)
 
     def score(self, criterion: Mapping[str, Json], text: str) -> float:
         """Raises InfrastructureError when no verdict can be had, ConfigError when the endpoint refuses us."""

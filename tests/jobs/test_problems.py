@@ -344,7 +344,7 @@ UNGRADABLE = {
             (_checked(90, ["4", "5"]), "the generated checker 'check' is refused: positive '5'"),
             (
                 _checked(91, ["4"], "def check(answer):\n    return True\n"),
-                "the generated checker 'check' is refused: negative '3'",
+                "is refused: negative '3'",
             ),
             (_checked(92, []), "a puzzle's checker needs `positive` and `negative` examples"),
             (_checked(93, ["4"], "import os\ndef check(answer):\n    return bool(os)\n"), "refused: imports os"),

@@ -15,7 +15,9 @@ from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.jobs.document import InputArtifact
 from rufus_core.jobs.problem_files import load_problems, save_problems
 from rufus_core.jobs.run import run_job
+from rufus_core.jobs.scores import played_stage
 from rufus_core.lineage import Record, Store
+from rufus_core.rewards.judges import judge_identity
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.types import Episode, Problem, Verdict
 from tests.jobs.miniature import Runner, small_recipe
@@ -167,6 +169,12 @@ def test_the_protocol_holds_no_title(runner: Runner) -> None:
     """Titles are for tables; two numbers may be compared whatever they are called."""
     renamed = Runner(runner.store.root.parent, small_recipe("benchmarks.reasoning.title=Thinking"))
     assert json.dumps(renamed.steps["scores/sft"].config) == json.dumps(runner.steps["scores/sft"].config)
+
+
+def test_who_judges_is_in_the_protocol_and_is_asked_by_the_recipe_s_name(tmp_path: Path) -> None:
+    play = Runner(tmp_path, small_recipe("stages.if_rl.models={judge: qwen}")).steps["scores/if_rl"].config["play"]
+    assert play["if_rl"]["judges"] == {"qwen": judge_identity("qwen")}
+    assert played_stage(play["if_rl"]).models.judge == "qwen"
 
 
 def test_a_policy_is_loaded_as_it_was_saved(runner: Runner) -> None:

@@ -362,3 +362,23 @@ def test_the_production_profile_is_refused_for_its_machines_and_not_for_want_of_
         with pytest.raises(ConfigError, match="on one machine's CPU, and not on 64 nodes with 8 GPUs") as caught:
             _graph(*overrides, profile="h200")
         assert "--profile cpu" in (caught.value.hint or "")
+
+
+def test_a_number_by_another_judge_is_another_number_EVAL_07(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked of a judge decides as much as its model: rewards, selections, screens and scores are made anew."""
+
+    def configs(*changes: str) -> dict[str, object]:
+        return {step.name: step.config for step in build_graph(load_recipe("rufus_air", "cpu", changes))}
+
+    def changed(one: dict[str, object], other: dict[str, object]) -> set[str]:
+        return {name for name in one if one[name] != other[name]}
+
+    judged = {"stages/if_rl/train", "scores/if_rl"}
+    lexical, model = configs(), configs("stages.if_rl.models.judge=qwen")
+    assert judged <= changed(lexical, model)
+    assert "judges" not in json.dumps(lexical)  # a builtin judge's name is its identity
+    monkeypatch.setattr("rufus_core.rewards.openai_judge.PROMPT_VERSION", "v99")
+    asked_otherwise = configs("stages.if_rl.models.judge=qwen")
+    assert judged <= changed(model, asked_otherwise)
+    assert "openai:v99:qwen@t0" in json.dumps(asked_otherwise["scores/if_rl"])
+    assert changed(model, asked_otherwise) == changed(lexical, model)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rufus_core.data.lexicon import POLITE_WORDS, RUDE_WORDS, TOPIC_WORDS
 from rufus_core.data.words import TOPICS
 from rufus_core.errors import ConfigError, DataError
-from rufus_core.rewards.judges import LexicalJudge, make_judge
+from rufus_core.rewards.judges import LexicalJudge, judge_identity, make_judge
 from rufus_core.types import Message
 
 JUDGE = LexicalJudge()
@@ -91,6 +91,8 @@ def test_make_judge_knows_builtins_and_endpoints(monkeypatch: pytest.MonkeyPatch
     monkeypatch.delenv("RUFUS_JUDGE_URL", raising=False)
     assert make_judge("builtin:lexical").identity == "builtin:lexical"
     assert make_judge("some-model", "http://127.0.0.1:9/v1").identity == "openai:v2:some-model@t0"
+    assert judge_identity("some-model") == "openai:v2:some-model@t0"
+    assert judge_identity("builtin:lexical") == "builtin:lexical"
     with pytest.raises(ConfigError, match="unknown judge"):
         make_judge("builtin:lexicla")
     with pytest.raises(ConfigError, match="needs an endpoint"):
