@@ -22,8 +22,9 @@ from rufus_core.lineage.canonical import fingerprint, with_seed
 from rufus_core.lineage.home import store_root
 from rufus_core.lineage.record import Draft, Record, Timings
 from rufus_core.lineage.store import Store
-from rufus_core.recipe.graph import Step, build_graph
+from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
+from rufus_core.recipe.step import Step
 
 STAGE = "rlhf"
 WEIGHTS = b"0123456789abcdef" * 4096  # 64 KiB for each artifact of the recipe

@@ -27,7 +27,7 @@ from rufus_core.evaluation.table import StageRow
 from rufus_core.lineage.home import open_store
 from rufus_core.lineage.record import CHECKPOINT_KINDS, Decision, Record
 from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 
 EVERY_SECONDS = 10.0  # between two updates of a step's progress; a shorter step has none
 MLFLOW_PAGE = "http://127.0.0.1:5000"  # where `rufus ui` serves it

@@ -9,7 +9,8 @@ from prefect.client.schemas.objects import State
 
 from flows.deployed import called, run_deployed
 from flows.run import THREADS, flow_state
-from rufus_core.recipe.graph import Step, build_graph
+from rufus_core.recipe.graph import build_graph
+from rufus_core.recipe.step import Step
 from rufus_core.recipe.until import closure
 from rufus_core.settings import Recipe
 

@@ -16,7 +16,7 @@ from flows.run import THREADS, flow_state
 from rufus_core.lineage.resolve import Ref, checkpoint_name
 from rufus_core.lineage.store import Store
 from rufus_core.recipe.evals import CHECKPOINT, eval_graph
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe
 
 

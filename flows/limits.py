@@ -21,7 +21,7 @@ from prefect.settings import get_current_settings
 
 from flows.slot_keeper import HELD
 from rufus_core.errors import ConfigError, InfrastructureError
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe
 from tasks.launcher import JobCancelled
 

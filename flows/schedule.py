@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 
 from rufus_core.ports import StepOutcome
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 
 
 def num_cores() -> int:

@@ -8,7 +8,7 @@ from rufus_core.lineage.aliases import Aliases
 from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.lineage.store import Store
 from rufus_core.ports import RunOutcome
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe
 from tasks.tracking import Tracker
 

@@ -21,8 +21,8 @@ from rufus_core.lineage.record import Record
 from rufus_core.lineage.sharing import fetch, other_bytes, share
 from rufus_core.ports import RunObserver, StepOutcome, StepProgress
 from rufus_core.recipe.documents import document_of, fingerprint_of
-from rufus_core.recipe.graph import Step
 from rufus_core.recipe.spared import spared
+from rufus_core.recipe.step import Step
 from rufus_core.settings import ExecutionSettings
 from tasks.launcher import JobCancelled, LocalJob
 from tasks.retries import with_retries

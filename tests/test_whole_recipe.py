@@ -28,8 +28,9 @@ from rufus_core.data.split import SupervisedExample
 from rufus_core.jobs.problem_files import load_examples, load_problems
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
-from rufus_core.recipe.graph import Step, build_graph
+from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
+from rufus_core.recipe.step import Step
 from rufus_core.types import Message, Problem
 from tests.jobs.miniature import RL_STAGES, small_overrides
 

@@ -33,7 +33,7 @@ def collect(
     Kept are the newest artifact of every name and all it was made from; with --keep, less. What a running job reads or
     writes is kept too. An artifact that was removed is made again when a run needs it.
     """
-    from rufus_core.recipe.graph import VERSIONS
+    from rufus_core.recipe.step import VERSIONS
 
     place, store = open_home(home, shared)
     items = collectable(store, VERSIONS, keep or None, _in_use(store, place))

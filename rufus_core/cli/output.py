@@ -13,7 +13,7 @@ from rich.console import Console
 from rufus_core.lineage.newest import clock_warning
 from rufus_core.lineage.resolve import Ref
 from rufus_core.lineage.store import Store
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 from rufus_core.types import Json
 
 NUM_COLUMNS = 100  # where the output is no terminal

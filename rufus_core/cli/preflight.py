@@ -11,7 +11,7 @@ from rufus_core.errors import InfrastructureError
 from rufus_core.jobs.filters import SCHEMA
 from rufus_core.jobs.problem_rows import read_problem_file
 from rufus_core.jobs.ranks import load_launcher
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 from rufus_core.sandbox.isolation import require
 from rufus_core.settings import Recipe, SFTStage
 

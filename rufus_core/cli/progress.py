@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 from rufus_core.ports import StepOutcome, StepProgress
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 
 # Of a step's metrics: what one line shows, in this order, and its label.
 SHOWN = {

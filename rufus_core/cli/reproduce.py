@@ -42,7 +42,7 @@ def reproduce(
     Nothing in the store changes. Exits with 1 if something differs.
     """
     from rufus_core.lineage.provenance import collect_provenance
-    from rufus_core.recipe.graph import VERSIONS
+    from rufus_core.recipe.step import VERSIONS
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     _, store = open_home(home, shared)

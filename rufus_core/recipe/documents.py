@@ -9,7 +9,7 @@ from rufus_core.jobs.document import InputArtifact, JobDocument
 from rufus_core.lineage.canonical import fingerprint, with_seed
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 from rufus_core.settings import ExecutionSettings
 
 

@@ -9,7 +9,8 @@ from rufus_core.errors import ConfigError, LineageError
 from rufus_core.lineage.names import check_name
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.resolve import Ref, steps_of
-from rufus_core.recipe.graph import Step, build_graph, scores_step
+from rufus_core.recipe.graph import build_graph, scores_step
+from rufus_core.recipe.step import Step
 from rufus_core.recipe.until import closure
 from rufus_core.recipe.validate import nearest
 from rufus_core.settings import Recipe

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 
-from rufus_core.data.catalogue import GENERATORS
-from rufus_core.errors import ConfigError, DataError
-from rufus_core.jobs.filters import BENCHMARKS
+from rufus_core.errors import ConfigError
 from rufus_core.lineage.external import external_file
-from rufus_core.lineage.record import Record
 from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.recipe.base_files import base_files, gguf_file
-from rufus_core.recipe.filters import benchmark_files, options_of, refuse_filters, screens_of
+from rufus_core.recipe.filters import screens_of
+from rufus_core.recipe.problem_steps import problems_step
+from rufus_core.recipe.step import Step, seed_of
+from rufus_core.recipe.unsupported import refuse_unsupported
 from rufus_core.recipe.validate import nearest
 from rufus_core.rewards.judges import JUDGES, judge_identity
-from rufus_core.settings import POLICY, FilterSettings, ProblemSettings, Recipe, RLStage, SFTStage
-from rufus_core.types import Json, content_id
-
-# Declared versions of the implementations: raised by hand when a step's code would give another result.
-VERSIONS = {
-    "base": "3",
-    "problems": "3",
-    "screen": "3",
-    "reward_model": "6",
-    "training": "3",
-    "checkpoint": "1",
-    "scores": "3",
-}
+from rufus_core.settings import POLICY, FilterSettings, Recipe, RLStage, SFTStage
+from rufus_core.types import Json
 
 # What a stage's training depends on; data, parent and reward model enter by digest instead.
 _TRAINING_FIELDS: dict[str, bool | set[str]] = {
@@ -42,31 +30,6 @@ _PLAY_FIELDS: dict[str, bool | set[str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One artifact to make. `config` is its identity; `inputs` are names of earlier steps by role.
-
-    `external` are the user's data files by role, as paths; their contents enter `config` by hash. With `artifact`
-    nothing is made: it is in the store already, whatever it was made from. With `force` it is made also where it is
-    intact.
-    """
-
-    name: str
-    kind: str
-    title: str
-    config: dict[str, Json]
-    stage: str | None = None
-    inputs: dict[str, str] = field(default_factory=dict)
-    external: dict[str, str] = field(default_factory=dict)
-    seed: int = 0
-    artifact: Record | None = None
-    force: bool = False
-
-    @property
-    def version(self) -> str:
-        return VERSIONS[self.kind]
-
-
 def checkpoint_of(stage: str) -> str:
     """Name of the step whose artifact a stage (or `base`) hands on."""
     return "base" if stage == "base" else checkpoint_name(stage)
@@ -79,9 +42,9 @@ def build_graph(recipe: Recipe) -> list[Step]:
         ConfigError: a stage can't be run with this recipe, or asks for something that this release doesn't do.
         DataError: a data file of the user's is missing or can't be read.
     """
-    _refuse_unsupported(recipe)
+    refuse_unsupported(recipe)
     steps = [_base(recipe)]
-    steps += [_problems(recipe, name) for name in recipe.stages]
+    steps += [problems_step(recipe, name) for name in recipe.stages]
     steps += _scores(recipe, "base", "the base policy")
     for name, stage in recipe.stages.items():
         if isinstance(stage, RLStage):
@@ -90,64 +53,6 @@ def build_graph(recipe: Recipe) -> list[Step]:
                 steps.append(_reward_model(recipe, name, stage))
         steps += [_training(recipe, name), _checkpoint(recipe, name), *_scores(recipe, name, stage.title)]
     return steps
-
-
-def _refuse_unsupported(recipe: Recipe) -> None:
-    """What would otherwise be left out in silence."""
-    for name, stage in recipe.stages.items():
-        nodes, gpus = stage.compute.nodes, stage.compute.gpus_per_node
-        if nodes > 1 or gpus:
-            raise ConfigError(
-                f"this release trains on one machine's CPU, and not on {nodes} nodes with {gpus} GPUs each",
-                where=f"stages.{name}.compute",
-                hint="`rufus plan` shows this profile; `--profile cpu` runs",
-            )
-    if recipe.decontamination is not None:
-        raise ConfigError(
-            "this release doesn't screen data against benchmarks",
-            where="decontamination",
-            hint="--set decontamination=null",
-        )
-    for name, stage in recipe.stages.items():
-        field = "data" if isinstance(stage, SFTStage) else "problems"
-        data = stage.data if isinstance(stage, SFTStage) else stage.problems
-        refuse_filters(data.filters, f"stages.{name}.{field}.filters", stage)
-        if (stage.precision.train, stage.precision.rollout) != ("fp32", "fp32"):
-            raise ConfigError(
-                "this release trains and rolls out in fp32",
-                where=f"stages.{name}.precision",
-                hint=f"--set 'stages.{name}.precision={{train: fp32, rollout: fp32}}'",
-            )
-        if stage.precision.router_replay and (isinstance(stage, SFTStage) or _is_dense(recipe)):
-            raise ConfigError(
-                "there are no rollouts whose routing could be replayed"
-                if isinstance(stage, SFTStage)
-                else "the base policy has no router to replay: all of its layers are dense",
-                where=f"stages.{name}.precision.router_replay",
-                hint=f"--set stages.{name}.precision.router_replay=false",
-            )
-        if stage.run.select.metric is not None:
-            raise ConfigError(
-                f"this release selects by pass@1 on validation problems, and not by {stage.run.select.metric}",
-                where=f"stages.{name}.run.select.metric",
-                hint=f"--set stages.{name}.run.select.metric=null",
-            )
-        if isinstance(stage, SFTStage) and stage.batch.long_sample_tokens is not None:
-            raise ConfigError(
-                "this release makes no smaller batches for long samples",
-                where=f"stages.{name}.batch.long_sample_tokens",
-                hint=f"--set stages.{name}.batch.long_sample_tokens=null",
-            )
-
-
-def _is_dense(recipe: Recipe) -> bool:
-    """Whether it is known here that no layer has experts; of a policy that is given as files, its job tells."""
-    shape = recipe.base.shape
-    return shape is not None and shape.first_dense_layers >= shape.num_layers
-
-
-def _seed(recipe: Recipe, *parts: str) -> int:
-    return int(content_id(recipe.seed, *parts)[:8], 16)
 
 
 def _base(recipe: Recipe) -> Step:
@@ -167,82 +72,7 @@ def _base(recipe: Recipe) -> Step:
             where="base",
             hint="give its directory with --set base.path=DIR, or use --profile cpu",
         )
-    return Step("base", "base", "base policy", config, external=external, seed=_seed(recipe, "base"))
-
-
-def _problems(recipe: Recipe, name: str) -> Step:
-    stage = recipe.stages[name]
-    settings = stage.data if isinstance(stage, SFTStage) else stage.problems
-    where = f"stages.{name}.{'data' if isinstance(stage, SFTStage) else 'problems'}"
-    config, external = _data_config(settings, where)
-    config["filters"], benchmarks = _filters_config(settings, f"{where}.filters")
-    if config["filters"]:
-        config["filter_order"] = list(config["filters"])
-        external |= benchmarks
-    config |= {"kind": stage.kind, "split_seed": recipe.seed}
-    if isinstance(stage, SFTStage):
-        config["context_tokens"] = stage.batch.context_tokens
-    return Step(
-        name=f"data/{name}",
-        kind="problems",
-        title=f"{stage.title}: data",
-        stage=name,
-        config=config,
-        inputs={"base": "base"} if isinstance(stage, SFTStage) else {},
-        external=external,
-        seed=_seed(recipe, "data", name),
-    )
-
-
-def _data_config(settings: ProblemSettings, where: str) -> tuple[dict[str, Json], dict[str, str]]:
-    """Problem settings with each user file replaced by its hash: where a file lies is placement.
-
-    `order` names the sources as they are written, for a mixture depends on it and a fingerprint sorts keys.
-    """
-    config = settings.model_dump(mode="json") | {"order": list(settings.sources)}
-    external = {}
-    for name, source in settings.sources.items():
-        place = f"{where}.sources.{name}"
-        if source.path is not None:
-            external[name] = source.path
-            config["sources"][name]["path"] = _hash_of(source.path, place)
-        elif source.generator is None:
-            raise ConfigError(
-                "this source has neither a generator nor a file", where=place, hint=f"--set {place}.path=FILE.jsonl"
-            )
-        elif source.generator not in GENERATORS:
-            raise ConfigError(
-                f"there is no generator {source.generator!r}",
-                where=f"{place}.generator",
-                hint=nearest(source.generator, GENERATORS),
-            )
-        elif source.count is None:
-            raise ConfigError("a generator needs a count", where=place, hint=f"--set {place}.count=N")
-    return config, external
-
-
-def _filters_config(settings: ProblemSettings, where: str) -> tuple[dict[str, Json], dict[str, str]]:
-    """Filters that look at problems alone, in their order, each benchmark file replaced by its hash.
-
-    A screen is a step of its own, and no part of the data's identity.
-    """
-    config: dict[str, Json] = {}
-    external = {}
-    for name, each in settings.filters.items():
-        if each.samplers:
-            continue
-        config[name] = {"options": options_of(each), "files": {}}
-        for benchmark, path in benchmark_files(each).items():
-            config[name]["files"][benchmark] = _hash_of(path, f"{where}.{name}.options.{BENCHMARKS}.{benchmark}")
-            external[f"{name}/{benchmark}"] = path
-    return config, external
-
-
-def _hash_of(path: str, place: str) -> str:
-    try:
-        return external_file(path).sha256
-    except DataError as error:
-        raise DataError(error.what, where=f"{place}.path={path}", hint="give the path of a .jsonl file") from error
+    return Step("base", "base", "base policy", config, external=external, seed=seed_of(recipe, "base"))
 
 
 def _screens(recipe: Recipe, name: str, stage: RLStage) -> Iterator[Step]:
@@ -270,7 +100,7 @@ def screen_step(recipe: Recipe, name: str, stage: RLStage, key: str, settings: F
             "play": _play(recipe, [name]),
         },
         inputs=inputs,
-        seed=_seed(recipe, "screen", name, key),
+        seed=seed_of(recipe, "screen", name, key),
     )
 
 
@@ -289,7 +119,7 @@ def _reward_model(recipe: Recipe, name: str, stage: RLStage) -> Step:
         stage=name,
         config={"settings": stage.reward_model.model_dump(mode="json"), "split_seed": recipe.seed},
         inputs={"policy": checkpoint_of("sft")},
-        seed=_seed(recipe, "reward_model", name),
+        seed=seed_of(recipe, "reward_model", name),
     )
 
 
@@ -316,7 +146,7 @@ def _training(recipe: Recipe, name: str) -> Step:
         stage=name,
         config=config,
         inputs=inputs,
-        seed=_seed(recipe, "train", name),
+        seed=seed_of(recipe, "train", name),
     )
 
 
@@ -335,7 +165,7 @@ def _checkpoint(recipe: Recipe, name: str) -> Step:
         stage=name,
         config=config,
         inputs=inputs,
-        seed=_seed(recipe, "select", name),
+        seed=seed_of(recipe, "select", name),
     )
 
 
@@ -377,7 +207,7 @@ def scores_step(recipe: Recipe, name: str, title: str, stage: str, checkpoint: s
         stage=stage,
         config={"benchmarks": benchmarks, "play": _play(recipe, [b["stage"] for b in benchmarks.values()])},
         inputs=inputs,
-        seed=_seed(recipe, "scores"),  # one seed for all checkpoints: their samples are paired
+        seed=seed_of(recipe, "scores"),  # one seed for all checkpoints: their samples are paired
     )
 
 

@@ -9,7 +9,8 @@ from rufus_core.errors import ConfigError, LineageError
 from rufus_core.lineage.record import CHECKPOINT_KINDS
 from rufus_core.lineage.resolve import Ref, steps_of
 from rufus_core.recipe.filters import screens_of
-from rufus_core.recipe.graph import Step, build_graph, screen_step
+from rufus_core.recipe.graph import build_graph, screen_step
+from rufus_core.recipe.step import Step
 from rufus_core.recipe.until import closure
 from rufus_core.recipe.validate import nearest
 from rufus_core.settings import POLICY, FilterSettings, Recipe, RLStage

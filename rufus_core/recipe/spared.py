@@ -9,7 +9,7 @@ from rufus_core.lineage.names import step_of
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.recipe.documents import fingerprint_of
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 
 
 def spared(graph: Sequence[Step], store: Store) -> dict[str, Record]:

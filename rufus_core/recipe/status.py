@@ -12,8 +12,8 @@ from rufus_core.lineage.newest import newest
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.recipe.documents import fingerprint_of
-from rufus_core.recipe.graph import Step
 from rufus_core.recipe.spared import spared
+from rufus_core.recipe.step import Step
 from rufus_core.types import Frozen
 
 Action = Literal["run", "reuse", "stale"]

@@ -9,7 +9,8 @@ from rufus_core.errors import ConfigError, LineageError
 from rufus_core.lineage.newest import newest_first
 from rufus_core.lineage.record import CHECKPOINT_KINDS
 from rufus_core.lineage.store import Store
-from rufus_core.recipe.graph import Step, checkpoint_of
+from rufus_core.recipe.graph import checkpoint_of
+from rufus_core.recipe.step import Step
 from rufus_core.recipe.validate import nearest
 
 

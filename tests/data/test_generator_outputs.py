@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rufus_core.data.catalogue import GENERATORS, generator
 from rufus_core.data.generators.chat import preference_pairs
-from rufus_core.recipe.graph import VERSIONS
+from rufus_core.recipe.step import VERSIONS
 
 PINS = Path(__file__).with_name("generator_outputs.json")
 SEED, COUNT = 11, 50
@@ -59,7 +59,7 @@ def stale(old_versions: dict[str, str], old: dict[str, str], new: dict[str, str]
 def test_a_changed_generator_has_new_versions() -> None:
     old_versions, old = pinned()
     new = outputs()
-    assert stale(old_versions, old, new) == [], "raise their VERSIONS in recipe/graph.py"
+    assert stale(old_versions, old, new) == [], "raise their VERSIONS in recipe/step.py"
     assert (old_versions, old) == (versions(), new), f"pin what the new versions stand for: `{PIN}`"
 
 
@@ -78,7 +78,7 @@ def pin() -> None:
     old_versions, old = pinned()
     new = outputs()
     if forgotten := stale(old_versions, old, new):
-        raise SystemExit(f"raise VERSIONS of {', '.join(forgotten)} in recipe/graph.py")
+        raise SystemExit(f"raise VERSIONS of {', '.join(forgotten)} in recipe/step.py")
     PINS.write_text(json.dumps({"versions": versions(), "outputs": new}, indent=1) + "\n")
 
 

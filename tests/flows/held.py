@@ -11,8 +11,8 @@ from functools import partial
 from pathlib import Path
 
 from flows.limits import gpus_held
-from rufus_core.recipe.graph import Step
 from rufus_core.recipe.load import load_recipe
+from rufus_core.recipe.step import Step
 from tasks.children import ExecutedChild
 from tasks.launcher import LocalJob
 from tasks.spawner import job_environment

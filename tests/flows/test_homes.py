@@ -9,7 +9,7 @@ import pytest
 from flows.deployed import run_deployed
 from rufus_core.errors import ConfigError
 from rufus_core.lineage.store import Store
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe
 
 

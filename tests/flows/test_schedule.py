@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from flows.schedule import by_urgency, fitting, startable
 from rufus_core.ports import StepOutcome
-from rufus_core.recipe.graph import Step, build_graph
+from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
+from rufus_core.recipe.step import Step
 
 
 def chain() -> list[Step]:

@@ -10,8 +10,9 @@ from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.run import run_job
 from rufus_core.lineage import Record, Store
 from rufus_core.recipe.documents import document_of
-from rufus_core.recipe.graph import Step, build_graph
+from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
+from rufus_core.recipe.step import Step
 from rufus_core.settings import EvaluationSettings, Recipe
 
 SHAPE = (

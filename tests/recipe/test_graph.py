@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from rufus_core.errors import ConfigError, DataError
-from rufus_core.recipe.graph import Step, build_graph, checkpoint_of
+from rufus_core.recipe.graph import build_graph, checkpoint_of
 from rufus_core.recipe.load import load_recipe
+from rufus_core.recipe.step import Step
 
 
 def _graph(*overrides: str, profile: str = "cpu") -> dict[str, Step]:

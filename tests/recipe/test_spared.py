@@ -7,8 +7,8 @@ import pytest
 
 from rufus_core.lineage import Decision, Draft, Record, Store, fingerprint
 from rufus_core.lineage.collect import collect, collectable
-from rufus_core.recipe.graph import VERSIONS, Step
 from rufus_core.recipe.spared import spared
+from rufus_core.recipe.step import VERSIONS, Step
 
 TRAIN, CHECKPOINT = "stages/sft/train", "stages/sft/checkpoint"
 GRAPH = [

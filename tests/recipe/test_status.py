@@ -11,8 +11,8 @@ import pytest
 from rufus_core.lineage.canonical import fingerprint
 from rufus_core.lineage.record import Draft, Record, Timings
 from rufus_core.lineage.store import Store
-from rufus_core.recipe.graph import Step
 from rufus_core.recipe.status import BROKEN, GraphStatus, StepStatus, graph_status
+from rufus_core.recipe.step import Step
 
 BASE = Step("base", "base", "base policy", {"shape": {"layers": 2}}, seed=1)
 TRAIN = Step("stages/sft/train", "training", "SFT: train", {"settings": {"lr": 0.1}}, inputs={"parent": "base"}, seed=2)

@@ -9,8 +9,9 @@ import pytest
 from rufus_core.errors import ConfigError, LineageError
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
-from rufus_core.recipe.graph import Step, build_graph
+from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
+from rufus_core.recipe.step import Step
 from rufus_core.recipe.until import part
 from tests.lineage.miniature import make
 

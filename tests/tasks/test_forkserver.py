@@ -17,7 +17,7 @@ import pytest
 from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.run import KINDS
 from rufus_core.lineage import Store
-from rufus_core.recipe.graph import VERSIONS
+from rufus_core.recipe.step import VERSIONS
 from tasks.forkserver import serve
 from tasks.launcher import JobCancelled, LocalJob
 from tasks.spawner import JOB_COMMAND, Spawner

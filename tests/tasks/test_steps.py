@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from rufus_core.ports import StepOutcome, StepProgress
-from rufus_core.recipe.graph import Step
+from rufus_core.recipe.step import Step
 from rufus_core.settings import ExecutionSettings
 from tasks.spawner import Spawner
 from tasks.steps import StepRunner
