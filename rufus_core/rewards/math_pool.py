@@ -1,7 +1,7 @@
 """A pool of processes that compare answers and can be killed: one thread talks to each at a time.
 
-`instructions.py` holds a killable worker too. What both share is reading a line by a deadline; here workers are forked by
-a warm process, have budgets of processor time and are reaped by it, and one module for both would be the longer.
+`instructions.py` holds a killable worker too. Both read a line by a deadline, and no more: workers here are forked
+by a warm process, have budgets of processor time and are reaped by it. One module for both would be the longer.
 """
 
 from __future__ import annotations
