@@ -40,7 +40,9 @@ INSIDE = (
     "candidate",
     "referee",
 )  # modules, standard library
-_START = "import sys; sys.path.insert(0, {home!r}); from rufus_core.sandbox.runner import main; sys.path.pop(0); main()"
+RUNNER_START = (
+    "import sys; sys.path.insert(0, {home!r}); from rufus_core.sandbox.runner import main; sys.path.pop(0); main()"
+)
 _TELL_STATUS = "print(open('/proc/self/status').read())"
 # The shell opens the filter, as a descriptor of its own; `user=` of Popen would fork the launcher's whole memory.
 _OPEN_FILTER = ("/bin/sh", "-c", 'exec "$@" 3<"$0"')
@@ -183,7 +185,7 @@ def runner_command(
     if not report.isolated or report.bubblewrap is None:
         for folder in writable:
             (root / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
-        start = _START.format(home=str(runner))
+        start = RUNNER_START.format(home=str(runner))
         environment = {"PATH": os.defpath, "HOME": str(root / "tmp"), "LANG": "C.UTF-8"}
         return [sys.executable, "-I", "-S", "-c", start, str(root), *arguments], environment
     python, environment = _python_inside()
@@ -192,7 +194,7 @@ def runner_command(
         binds += ["--ro-bind", "/dev/null", "/dev/zero"]  # mapped, it is shared memory that no process is charged for
     sizes = [part for folder in writable for part in _memory_folder(folder, memory_bytes // 2)]
     command = _bubblewrap_command(report, runner, (*binds, *sizes), environment, session)
-    return [*command, python, "-I", "-S", "-c", _START.format(home=RUNNER_HOME), "", *arguments], {}
+    return [*command, python, "-I", "-S", "-c", RUNNER_START.format(home=RUNNER_HOME), "", *arguments], {}
 
 
 def _memory_folder(path: str, size: int) -> tuple[str, ...]:

@@ -30,8 +30,27 @@ def write_all(fd: int, data: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def packed(fields: Sequence[bytes]) -> bytes:
+    return len(fields).to_bytes(4, "big") + b"".join(len(f).to_bytes(4, "big") + f for f in fields)
+
+
+def unpacked(data: bytes) -> list[bytes]:
+    """The fields of a message that is there as a whole. Raises ValueError where it is none."""
+    fields: list[bytes] = []
+    place = 4
+    for _ in range(int.from_bytes(data[:4], "big")):
+        size = int.from_bytes(data[place : place + 4], "big")
+        fields.append(data[place + 4 : place + 4 + size])
+        place += 4 + size
+        if place > len(data):
+            raise ValueError("the message ends early")
+    if place != len(data):
+        raise ValueError("the message has no end")
+    return fields
+
+
 def write_message(fd: int, fields: Sequence[bytes]) -> None:
-    write_all(fd, len(fields).to_bytes(4, "big") + b"".join(len(f).to_bytes(4, "big") + f for f in fields))
+    write_all(fd, packed(fields))
 
 
 def read_message(fd: int) -> list[bytes]:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rufus_core.errors import InfrastructureError
 from rufus_core.sandbox.isolation import IsolationReport, runner_command
+from rufus_core.sandbox.messages import packed
 
 MESSAGE_BYTES = 64 << 20
 _BOOT_SECONDS = 30.0
@@ -57,7 +58,7 @@ class Sandbox:
 
     def request(self, fields: Sequence[bytes], timeout_seconds: float) -> list[bytes]:
         """Send one message and wait for its answer. A dead or silent sandbox is closed: InfrastructureError."""
-        data = len(fields).to_bytes(4, "big") + b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+        data = packed(fields)
         if len(data) > MESSAGE_BYTES:
             raise InfrastructureError(f"a request of {len(data)} bytes is larger than {MESSAGE_BYTES}")
         assert self._process.stdin is not None

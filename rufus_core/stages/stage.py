@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rufus_core.ports import Gym
 from rufus_core.rewards.usage import UsageMeter
-from rufus_core.settings import RewardSettings, RLStage
+from rufus_core.settings import ExecutionSettings, RewardSettings, RLStage
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,10 +20,18 @@ class GymContext:
 
     settings: RLStage
     training: bool
-    workers: int = 2
-    allow_unisolated: bool = False
+    execution: ExecutionSettings = field(default_factory=ExecutionSettings)
+    label: str = ""  # of what is opened outside of this machine
     reward_model: Path | None = None
     meter: UsageMeter = field(default_factory=UsageMeter)  # of what judges behind endpoints are asked
+
+    @property
+    def workers(self) -> int:
+        return self.execution.rollout_workers
+
+    def code_sandbox(self, workers: int, **limits: int) -> CodeSandbox:
+        """Opened where the recipe says that a policy's code runs; `limits` are those of `open_code_sandbox`."""
+        return open_code_sandbox(self.execution, workers, label=self.label, **limits)
 
     @property
     def reward(self) -> RewardSettings:
