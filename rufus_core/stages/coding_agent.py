@@ -2,13 +2,14 @@
 
 from rufus_core.gym.terminal import TerminalGym
 from rufus_core.ports import Gym
+from rufus_core.sandbox.sessions import LocalSessions
 from rufus_core.stages.stage import GymContext, Stage
 
 
 def open_gym(context: GymContext) -> Gym:
     tools = context.settings.tools
     assert tools is not None
-    return TerminalGym(tools, allow_unisolated=context.allow_unisolated)
+    return TerminalGym(tools, LocalSessions(allow_unisolated=context.allow_unisolated))
 
 
 STAGE = Stage("coding_agent", families=("terminal",), open_gym=open_gym)
