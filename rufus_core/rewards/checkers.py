@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Self
 
 from rufus_core.errors import InfrastructureError, SandboxUnavailable
+from rufus_core.ports import CodeSandbox
 from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.types import Json, Verdict
 
@@ -29,7 +30,7 @@ _FORBIDDEN = {
 }
 
 
-def checker_fault(record: Mapping[str, Json], pool: InterpreterPool) -> str:
+def checker_fault(record: Mapping[str, Json], pool: CodeSandbox) -> str:
     """Why a record's checker may not grade anybody; empty if it may.
 
     Raises:
@@ -50,7 +51,7 @@ def checker_fault(record: Mapping[str, Json], pool: InterpreterPool) -> str:
     return ""
 
 
-def verify_checked(record: Mapping[str, Json], answer: str, pool: InterpreterPool) -> Verdict:
+def verify_checked(record: Mapping[str, Json], answer: str, pool: CodeSandbox) -> Verdict:
     """Passed iff the checker returns True. One that fails on its first positive example is unscorable."""
     if len(answer) > MAX_CHARACTERS:
         return Verdict.binary(False, f"more than {MAX_CHARACTERS} characters", answer)
@@ -75,10 +76,10 @@ class Checkers:
     Use as a context manager: leaving it ends the sandboxes.
     """
 
-    def __init__(self, open_pool: Callable[[], InterpreterPool] = InterpreterPool) -> None:
+    def __init__(self, open_pool: Callable[[], CodeSandbox] = InterpreterPool) -> None:
         self._open_pool = open_pool
         self._lock = threading.Lock()
-        self._pool: InterpreterPool | None = None
+        self._pool: CodeSandbox | None = None
 
     def __enter__(self) -> Self:
         return self

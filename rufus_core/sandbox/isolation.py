@@ -57,6 +57,10 @@ _SYSCTLS = (  # a switch, the value that forbids user namespaces, and what to se
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
 )
 
+# What the kernel counts of a user (the supervisor counts more exactly): programs that are just ending count, too.
+PROCESSES_MARGIN = 8
+_SESSIONS_OF_A_USER = 64
+
 Launch = Literal["root", "user"]
 
 
@@ -72,6 +76,19 @@ class IsolationReport:
     reason: str = ""
     hint: str = ""
     launch: Launch = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """A prepared tree as the lower layer of a sandbox's first writable folder.
+
+    `scratch` is an empty folder: the upper layer's memory is mounted there, where this launch alone sees it. `user`
+    owns the tree's files; launched by root, the sandbox becomes that user.
+    """
+
+    tree: Path
+    scratch: Path
+    user: int
 
 
 def find_bubblewrap() -> Path | None:
@@ -171,6 +188,7 @@ def runner_command(
     processes: int,
     memory_bytes: int,
     session: bool = False,
+    overlay: Overlay | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """The command that starts a supervisor, and its environment.
 
@@ -180,8 +198,10 @@ def runner_command(
         writable: absolute folders that are memory file systems inside; commands start in the first.
         processes, memory_bytes: limits over the whole sandbox.
         session: commands of every kind run here, so that more system calls are allowed (`filter_program`).
+        overlay: what the first of `writable` begins with; None: it is empty. Only where the report says isolated.
     """
-    arguments = [str(processes), str(memory_bytes), writable[0]]
+    users = _SESSIONS_OF_A_USER if overlay is not None and report.launch == "root" else 1
+    arguments = [str(processes), str(memory_bytes), writable[0], str(PROCESSES_MARGIN * processes * users)]
     if not report.isolated or report.bubblewrap is None:
         for folder in writable:
             (root / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
@@ -192,8 +212,14 @@ def runner_command(
     binds = ["--ro-bind", str(runner), RUNNER_HOME]
     if not session:
         binds += ["--ro-bind", "/dev/null", "/dev/zero"]  # mapped, it is shared memory that no process is charged for
-    sizes = [part for folder in writable for part in _memory_folder(folder, memory_bytes // 2)]
-    command = _bubblewrap_command(report, runner, (*binds, *sizes), environment, session)
+    if overlay is not None:
+        binds += ["--overlay-src", str(overlay.tree)]
+        binds += ["--overlay", *(str(overlay.scratch / name) for name in ("upper", "work")), writable[0]]
+    empty = writable if overlay is None else writable[1:]
+    sizes = [part for folder in empty for part in _memory_folder(folder, memory_bytes // 2)]
+    command = _bubblewrap_command(
+        report, runner, (*binds, *sizes), environment, session, overlay, upper_bytes=memory_bytes // 2
+    )
     return [*command, python, "-I", "-S", "-c", RUNNER_START.format(home=RUNNER_HOME), "", *arguments], {}
 
 
@@ -202,9 +228,18 @@ def _memory_folder(path: str, size: int) -> tuple[str, ...]:
 
 
 def _bubblewrap_command(
-    report: IsolationReport, runner: Path, extra: Sequence[str], environment: dict[str, str], session: bool = False
+    report: IsolationReport,
+    runner: Path,
+    extra: Sequence[str],
+    environment: dict[str, str],
+    session: bool = False,
+    overlay: Overlay | None = None,
+    upper_bytes: int = 0,
 ) -> list[str]:
-    command = [*_OPEN_FILTER, str(_filter_file(runner, session)), str(report.bubblewrap), "--seccomp", "3"]
+    command = [*_OPEN_FILTER, str(_filter_file(runner, session))]
+    if overlay is not None:
+        command += _mount_upper(report, overlay, upper_bytes)
+    command += [str(report.bubblewrap), "--seccomp", "3"]
     command += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     command += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--cap-drop", "ALL"]
     if report.launch == "root":
@@ -227,12 +262,27 @@ def _bubblewrap_command(
     command += ["--proc", "/proc", "--dev", "/dev", "--mqueue", "/dev/mqueue"]
     command += [*_memory_folder("/dev/shm", 64 << 20), *extra]  # noqa: S108
     command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
-    return [*command, *(_give_up_root() if report.launch == "root" else ())]
+    return [*command, *(_give_up_root(overlay) if report.launch == "root" else ())]
 
 
-def _give_up_root() -> list[str]:
-    """Become a user of this sandbox's own, so that the kernel counts its processes apart from all others."""
-    user = str(secrets.choice(SPARE_UIDS))
+def _mount_upper(report: IsolationReport, overlay: Overlay, size: int) -> list[str]:
+    """A first bubblewrap, for the memory of the upper layer: `--tmp-overlay` of the second has no size to be set."""
+    command = [str(report.bubblewrap), "--die-with-parent", *(("--unshare-user",) if report.launch == "user" else ())]
+    command += ["--dev-bind", "/", "/", "--size", str(size), "--tmpfs", str(overlay.scratch)]
+    return [*command, "--perms", "1777", "--dir", f"{overlay.scratch}/upper", "--dir", f"{overlay.scratch}/work"]
+
+
+def draw_user() -> int:
+    """The id of a user whom nobody has."""
+    return secrets.choice(SPARE_UIDS)
+
+
+def _give_up_root(overlay: Overlay | None) -> list[str]:
+    """Become a user of this sandbox's own, so that the kernel counts its processes apart from all others.
+
+    Sandboxes over the same tree share its owner: only an owner may change a file's mode.
+    """
+    user = str(overlay.user if overlay is not None else draw_user())
     command = ["/usr/bin/setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--inh-caps=-all"]
     return [*command, "--pdeathsig", "KILL"]  # a change of user forgets it
 

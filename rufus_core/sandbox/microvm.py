@@ -12,13 +12,14 @@ import tarfile
 import time
 from collections.abc import Mapping
 
-from rufus_core.errors import InfrastructureError
+from rufus_core.errors import InfrastructureError, OutcomeUnknown
 from rufus_core.sandbox.microvm_client import LIFETIME_SECONDS, MicroVmClient, failures, never_began
 
 FOLDER = "/var/lib/rufus"  # root's alone
 ARGUMENT_BYTES = 96 << 10  # of a script: the kernel takes 128 KiB in one argument
 _HEADROOM_SECONDS = 300  # beyond what is asked next, until a microVM ends by itself
 _GRACE_SECONDS = 15.0  # beyond a script's own deadline, which it keeps
+_HEALTH_SECONDS = 5.0
 _ANSWER_BYTES = 128 << 20
 _BOOT_SECONDS = 60.0
 _PREPARE = """umask 077; mkdir -p {folder} && chmod 700 {folder}
@@ -49,8 +50,11 @@ class MicroVm:
     def script(self, script: str, timeout_seconds: float) -> list[str]:
         """Run a shell script as root, once, and return the lines that it printed.
 
-        It is sent again only while nothing proves that it may have begun (GYM-23). Otherwise a failure ends the
-        microVM. Raises InfrastructureError.
+        It is sent again only after a failure that proves that it never began (GYM-23).
+
+        Raises:
+            OutcomeUnknown: it may have begun, the answer is lost, and the microVM lives.
+            InfrastructureError: the microVM is gone.
         """
         self._require_alive()
         mark = secrets.token_hex(16)
@@ -77,7 +81,10 @@ class MicroVm:
                 if size > _ANSWER_BYTES:
                     break
         except failures() as error:
-            raise self._lost(str(error) or type(error).__name__) from error
+            what = str(error) or type(error).__name__
+            if never_began(error) or not self._answers():
+                raise self._lost(what) from error
+            raise OutcomeUnknown(f"the microVM's answer is lost: {what}") from error
         parts = "".join(told).split(f"{mark}\n")
         if len(parts) != 3:
             raise self._lost("its answer is not whole")
@@ -121,6 +128,12 @@ class MicroVm:
         if self._alive:
             self._alive = False
             self._client.kill(self._sandbox.sandbox_id)
+
+    def _answers(self) -> bool:
+        try:
+            return self._sandbox.is_running(request_timeout=_HEALTH_SECONDS)
+        except failures():
+            return False
 
     def _lost(self, why: str) -> InfrastructureError:
         """It may be doing anything, or nothing: it is ended and never asked again."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rufus_core.errors import InfrastructureError
 from rufus_core.sandbox.interpreter import MEMORY_FACTOR, ProgramPool
-from rufus_core.sandbox.isolation import INSIDE, RUNNER_HOME, RUNNER_START, UID
+from rufus_core.sandbox.isolation import INSIDE, PROCESSES_MARGIN, RUNNER_HOME, RUNNER_START, UID
 from rufus_core.sandbox.messages import packed, unpacked
 from rufus_core.sandbox.microvm import FOLDER, MicroVm, archive
 from rufus_core.sandbox.microvm_client import MicroVmClient
@@ -34,7 +34,7 @@ mount -t tmpfs -o mode=1777,nosuid,nodev,noexec,size=64m tmpfs /dev/shm
 mount -t mqueue mqueue /dev/mqueue
 cd /tmp
 exec setpriv --reuid {uid} --regid {uid} --clear-groups --inh-caps=-all --bounding-set=-all --no-new-privs \\
-  env -i PATH="$PATH" HOME=/tmp LANG=C.UTF-8 python3 -I -S -c {start} "" {processes} {memory} /tmp
+  env -i PATH="$PATH" HOME=/tmp LANG=C.UTF-8 python3 -I -S -c {start} "" {processes} {memory} /tmp {most_processes}
 """
 _NAMESPACES = "unshare --mount --pid --ipc --net --uts --fork --kill-child --mount-proc"
 _REQUEST = """cd {folder}; rm -f answer
@@ -88,6 +88,7 @@ class MicroVmSupervisor:
             start=shlex.quote(RUNNER_START.format(home=RUNNER_HOME)),
             processes=processes,
             memory=memory_bytes,
+            most_processes=PROCESSES_MARGIN * processes,
         )
         self._enter = shlex.quote(enter)
         self._vm = MicroVm(client, template, TOOLS)
@@ -112,12 +113,12 @@ class MicroVmSupervisor:
         data = packed(fields)
         if len(data) > MESSAGE_BYTES:
             raise InfrastructureError(f"a request of {len(data)} bytes is larger than {MESSAGE_BYTES}")
-        self._vm.write("request", data)
         script = _REQUEST.format(
             folder=FOLDER, seconds=f"{timeout_seconds:.3f}", namespaces=_NAMESPACES, enter=self._enter
         )
-        code, *errors = self._vm.script(script, timeout_seconds)
         try:
+            self._vm.write("request", data)
+            code, *errors = self._vm.script(script, timeout_seconds)
             if code != "0":
                 raise InfrastructureError(f"the supervisor in the microVM ended with {code}: {' '.join(errors)}")
             return unpacked(self._vm.read("answer", MESSAGE_BYTES))

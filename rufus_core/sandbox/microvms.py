@@ -26,7 +26,7 @@ _AS_USER = (
 )
 
 # Output goes to files of root's: a process that stays in the background holds no stream open, and a flood stays here.
-_RUN = """LC_ALL=C; cd {workdir} 2>/dev/null || cd /; out={folder}/out err={folder}/err; rm -f $out $err
+_RUN = """LC_ALL=C; cd {workdir} 2>/dev/null || cd /; out={folder}/out.$$ err={folder}/err.$$
 begin=$EPOCHREALTIME
 ( ulimit -f {file_kib}; {as_user} timeout -s KILL {seconds} bash -c {command} ) >$out 2>$err </dev/null
 echo $? $begin $EPOCHREALTIME
@@ -88,6 +88,10 @@ class MicroVmSession:
     def __init__(self, client: MicroVmClient, template: str, workdir: str) -> None:
         self._vm = MicroVm(client, template, TOOLS)
         self._workdir = workdir
+
+    @property
+    def root(self) -> str:
+        return ""
 
     def run(self, command: str, timeout_seconds: float, output_bytes: int = 1 << 20) -> CommandResult:
         """Run a shell command once: it is never sent again after it may have started (GYM-23)."""

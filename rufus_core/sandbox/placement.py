@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from rufus_core.ports import CodeSandbox
+from rufus_core.ports import CodeSandbox, SandboxSessions
 from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.sandbox.isolation import require
 from rufus_core.sandbox.microvm_client import MicroVmClient
 from rufus_core.sandbox.microvm_programs import MicroVmPrograms
+from rufus_core.sandbox.microvms import MicroVmSessions
+from rufus_core.sandbox.sessions import LocalSessions
 from rufus_core.settings import ExecutionSettings
 
 
@@ -34,6 +36,13 @@ def open_code_sandbox(
         output_bytes=output_bytes,
         allow_unisolated=execution.allow_unisolated_code,
     )
+
+
+def open_sessions(execution: ExecutionSettings, label: str = "") -> SandboxSessions:
+    """Sessions for episodes. Raises as `open_code_sandbox` does."""
+    if execution.sandbox == "e2b":
+        return MicroVmSessions(microvm_client(execution, label), execution.sandbox_template or "")
+    return LocalSessions(allow_unisolated=execution.allow_unisolated_code)
 
 
 def require_sandbox(execution: ExecutionSettings) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rufus_core.errors import InfrastructureError
-from rufus_core.sandbox.isolation import IsolationReport, runner_command
+from rufus_core.sandbox.isolation import IsolationReport, Overlay, runner_command
 from rufus_core.sandbox.messages import packed
 
 MESSAGE_BYTES = 64 << 20
@@ -31,12 +31,13 @@ class Sandbox:
         processes: int,
         memory_bytes: int,
         session: bool = False,
+        overlay: Overlay | None = None,
     ) -> None:
         """Raises InfrastructureError when the sandbox doesn't boot."""
         self._scratch = None if report.isolated else Path(tempfile.mkdtemp(prefix="rufus-unisolated-"))
         self.root = str(self._scratch or "")
         command, environment = runner_command(
-            report, runner, self._scratch or Path("/"), writable, processes, memory_bytes, session
+            report, runner, self._scratch or Path("/"), writable, processes, memory_bytes, session, overlay
         )
         with tempfile.TemporaryFile() as log:
             self._process = subprocess.Popen(  # noqa: S603

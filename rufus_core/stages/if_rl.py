@@ -6,11 +6,10 @@ from functools import cache
 
 from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.single_turn import SingleTurnGym
-from rufus_core.ports import Gym
+from rufus_core.ports import CodeSandbox, Gym
 from rufus_core.rewards.instructions import BENCHMARKS, verify_benchmark
 from rufus_core.rewards.judges import LEXICAL, make_judge
 from rufus_core.rewards.rubrics import score_rubrics
-from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.stages.stage import GymContext, Stage
 from rufus_core.types import Episode, Verdict
 
@@ -23,10 +22,10 @@ def open_gym(context: GymContext) -> Gym:
     opening = threading.Lock()
 
     @cache
-    def opened() -> InterpreterPool:
-        return held.enter_context(InterpreterPool(context.workers, allow_unisolated=context.allow_unisolated))
+    def opened() -> CodeSandbox:
+        return held.enter_context(context.code_sandbox(context.workers))
 
-    def sandbox() -> InterpreterPool:
+    def sandbox() -> CodeSandbox:
         """Opened by the first generated checker: other rubrics need none."""
         with opening:
             return opened()

@@ -7,12 +7,11 @@ from rufus_core.rewards.checkers import Checkers
 from rufus_core.rewards.fuzzy import THRESHOLD
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.reasoning import verify_reasoning
-from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.stages.stage import GymContext, Stage
 
 
 def open_gym(context: GymContext) -> Gym:
-    verifier, checkers = MathVerifier(), Checkers(lambda: InterpreterPool(allow_unisolated=context.allow_unisolated))
+    verifier, checkers = MathVerifier(), Checkers(lambda: context.code_sandbox(2))
     given = context.reward.similarity_threshold
     threshold = THRESHOLD if given is None else given
     gym = SingleTurnGym(

@@ -9,6 +9,7 @@ from rufus_core.data.generators import terminal_problems
 from rufus_core.data.harbor import HarborError, terminal_problem
 from rufus_core.errors import InfrastructureError
 from rufus_core.gym.terminal import TerminalGym
+from rufus_core.sandbox.sessions import LocalSessions
 from rufus_core.settings import ToolSettings
 from rufus_core.types import Episode, Termination, ToolCall, VerdictKind
 from tests.sandbox.real import require_isolation
@@ -19,7 +20,7 @@ SETTINGS = ToolSettings(tool_call_limit_train=3, tool_call_limit_eval=3, result_
 @pytest.fixture(scope="module")
 def gym():
     require_isolation()
-    with TerminalGym(SETTINGS) as gym:
+    with TerminalGym(SETTINGS, LocalSessions()) as gym:
         yield gym
 
 
@@ -87,7 +88,8 @@ def test_a_timeout_kills_the_whole_group_and_the_episode_goes_on_GYM_23(opened):
 def test_a_fork_bomb_ends_and_the_episode_goes_on():
     require_isolation()
     problem = terminal_problem("Do it.", {}, {"test.sh": "true"}, "test")
-    with TerminalGym(SETTINGS.model_copy(update={"command_timeout_seconds": 60.0})) as patient:
+    settings = SETTINGS.model_copy(update={"command_timeout_seconds": 60.0})
+    with TerminalGym(settings, LocalSessions()) as patient:
         terminal = patient.open(problem)
         result = run(terminal, "f() { f | f & }; f; while :; do :; done")
         assert result.failed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rufus_core.recipe.load import load_recipe
-from rufus_core.settings import RLStage
+from rufus_core.settings import ExecutionSettings, RLStage
 from rufus_core.stages import STAGE_OF_FAMILY, STAGES, open_mixed_gym
 from rufus_core.stages.stage import GymContext
 from rufus_core.training.reward_model import RewardModel
@@ -78,7 +78,7 @@ def test_a_mixed_gym_plays_each_family_in_its_own_stage() -> None:
     """As the SFT mixture is measured: reasoning, instructions and chat side by side."""
     names = ("reasoning_rl", "if_rl", "rlhf")
     shown = [each for name in names for each in demonstrations(STAGES[name].families, 1)]
-    with open_mixed_gym({name: _settings(name) for name in names}, 2, False) as gym:
+    with open_mixed_gym({name: _settings(name) for name in names}, ExecutionSettings()) as gym:
         trajectories = replay(gym, _settings("if_rl"), shown)
     assert [t.verdict.passed for t in trajectories] == [not each.wrong for each in shown]
 
