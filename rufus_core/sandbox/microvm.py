@@ -23,7 +23,7 @@ _HEALTH_SECONDS = 5.0
 _ANSWER_BYTES = 128 << 20
 _BOOT_SECONDS = 60.0
 _PREPARE = """umask 077; mkdir -p {folder} && chmod 700 {folder}
-for tool in {tools}; do command -v "$tool" >/dev/null || echo "$tool"; done"""
+for tool in {tools}; do command -v "$tool" >/dev/null || echo "no $tool"; done; umask 022"""
 
 
 class MicroVm:
@@ -31,21 +31,21 @@ class MicroVm:
 
     Args:
         tools: programs that its template must have.
+        setup: what root does first; what it prints is a fault.
 
     Raises:
         ConfigError: see `MicroVmClient.create`.
         InfrastructureError: none can be had, or a tool isn't there.
     """
 
-    def __init__(self, client: MicroVmClient, template: str, tools: tuple[str, ...]) -> None:
+    def __init__(self, client: MicroVmClient, template: str, tools: tuple[str, ...], setup: str = "") -> None:
         self._client, self._template = client, template
         self._sandbox = client.create(template)
         self._ends = time.monotonic() + LIFETIME_SECONDS
         self._alive = True
-        missing = self.script(_PREPARE.format(folder=FOLDER, tools=" ".join(tools)), _BOOT_SECONDS)
-        if missing:
-            self.close()
-            raise InfrastructureError(f"the template {template!r} has no {', '.join(missing)}", where=client.place)
+        faults = self.script(f"{_PREPARE.format(folder=FOLDER, tools=' '.join(tools))}\n{setup}", _BOOT_SECONDS)
+        if faults:
+            raise self._lost(f"the template {template!r} can't be used: {'; '.join(faults)}")
 
     def script(self, script: str, timeout_seconds: float) -> list[str]:
         """Run a shell script as root, once, and return the lines that it printed.

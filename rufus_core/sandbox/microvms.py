@@ -13,7 +13,7 @@ from rufus_core.ports import CommandResult, CommandStatus, PreparedTree
 from rufus_core.sandbox.microvm import ARGUMENT_BYTES, FOLDER, MicroVm, archive
 from rufus_core.sandbox.microvm_client import MicroVmClient
 
-TOOLS = ("bash", "setpriv", "timeout", "tar", "find", "stat", "base64", "head", "tail")
+TOOLS = ("bash", "setpriv", "timeout", "tar", "find", "install", "stat", "base64", "head", "tail")
 USER = "user"  # the ordinary user of every template of E2B
 _FILE_KIB = 256 << 10  # the largest file that a command writes, its output too, as in a local sandbox
 _UPLOAD_SECONDS = 60.0
@@ -24,6 +24,9 @@ _AS_USER = (
     f"export HOME=~{USER} USER={USER} LOGNAME={USER}; exec setpriv --reuid {USER} --regid {USER} "
     "--init-groups --inh-caps=-all --bounding-set=-all --no-new-privs --"
 )
+
+# As in a local sandbox; tests and their logs are placed there.
+_OWN_FOLDERS = f"install -d -o {USER} -g {USER} /tests /logs 2>&1"
 
 # Output goes to files of root's: a process that stays in the background holds no stream open, and a flood stays here.
 _RUN = """LC_ALL=C; cd {workdir} 2>/dev/null || cd /; out={folder}/out.$$ err={folder}/err.$$
@@ -86,7 +89,7 @@ class MicroVmSession:
     """One microVM for one episode (`SandboxSession`)."""
 
     def __init__(self, client: MicroVmClient, template: str, workdir: str) -> None:
-        self._vm = MicroVm(client, template, TOOLS)
+        self._vm = MicroVm(client, template, TOOLS, setup=_OWN_FOLDERS)
         self._workdir = workdir
 
     @property

@@ -1,6 +1,7 @@
 """The terminal: one sandbox per episode, one tool, tests on the final state (CA-E1, CA-R1..R3, GYM-18..24)."""
 
 import random
+from contextlib import ExitStack
 from itertools import pairwise
 
 import pytest
@@ -10,18 +11,28 @@ from rufus_core.data.harbor import HarborError, terminal_problem
 from rufus_core.errors import InfrastructureError
 from rufus_core.gym.terminal import TerminalGym
 from rufus_core.sandbox.sessions import LocalSessions
-from rufus_core.settings import ToolSettings
+from rufus_core.sandbox.placement import open_sessions
+from rufus_core.settings import ExecutionSettings, ToolSettings
 from rufus_core.types import Episode, Termination, ToolCall, VerdictKind
+from tests.sandbox.e2b.running import e2b_server
 from tests.sandbox.real import require_isolation
 
 SETTINGS = ToolSettings(tool_call_limit_train=3, tool_call_limit_eval=3, result_tokens=256, command_timeout_seconds=1.0)
 
 
-@pytest.fixture(scope="module")
-def gym():
+# What a microVM has otherwise (its own root), or is tested with elsewhere.
+of_this_machine = pytest.mark.parametrize("gym", ["local"], indirect=True)
+
+
+@pytest.fixture(scope="module", params=["local", "microvms"])
+def gym(request):
+    """The same terminal over every kind of session."""
     require_isolation()
-    with TerminalGym(SETTINGS, LocalSessions()) as gym:
-        yield gym
+    with ExitStack() as held:
+        execution = ExecutionSettings()
+        if request.param == "microvms":
+            execution = held.enter_context(e2b_server()).execution
+        yield held.enter_context(TerminalGym(SETTINGS, open_sessions(execution)))
 
 
 @pytest.fixture
@@ -123,11 +134,13 @@ def test_a_command_too_long_for_the_kernel_is_an_observation(opened):
     assert run(terminal, "echo x").content == "x\nexit 0"
 
 
+@of_this_machine
 @pytest.mark.parametrize("command", ["cat /etc/passwd", "ls /root", "touch /usr/x", "touch /x", "unshare -U true"])
 def test_the_host_is_out_of_reach(opened, command):
     assert "exit 0" not in run(opened(), command).content
 
 
+@of_this_machine
 def test_the_supervisor_is_out_of_reach(opened):
     terminal = opened()
     for place in ("environ", "mem"):
@@ -225,6 +238,7 @@ def test_unsafe_paths_are_refused_before_boot(gym):
         gym.open(problem.model_copy(update={"ground_truth": truth}))
 
 
+@of_this_machine
 def test_demonstrations_get_the_observations_they_tell(gym):
     rng = random.Random(0)
     for problem in terminal_problems.problems(0, 30, {}):

@@ -24,7 +24,7 @@ GROUP = "root:x:0:\nuser:x:1000:\n"
 # What a login shell runs, and a line of noise that is no command's output (GYM-24).
 PYTHON = Path(sys.base_prefix).resolve()
 PROFILE = f"export PATH={PYTHON}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin\necho 'Welcome to this machine.'\n"
-_BOOT = "chown 1000:1000 /home/user; chmod 1777 /tmp; echo up; exec sleep infinity"
+_BOOT = "chown 1000:1000 /home/user; chmod 1777 /tmp; echo up; exec tail -f /dev/null"
 
 
 def require_machines() -> None:

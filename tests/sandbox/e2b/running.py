@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import httpx
+import pytest
 
 from rufus_core.settings import ExecutionSettings
 from tests.sandbox.e2b.machines import require_machines
@@ -41,9 +42,10 @@ class Server:
 
 @contextmanager
 def e2b_server() -> Iterator[Server]:
-    """Skips the test where this machine can't have the server's machines."""
+    """Has its key in the environment. Skips the test where this machine can't have the server's machines."""
     require_machines()
-    with tempfile.TemporaryDirectory(prefix="rufus-e2b-") as folder:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory(prefix="rufus-e2b-") as folder:
+        patch.setenv("E2B_API_KEY", API_KEY)
         command = [sys.executable, "-m", "tests.sandbox.e2b.server", folder]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert process.stdin is not None
