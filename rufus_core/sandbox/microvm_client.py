@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 KEY = "E2B_API_KEY"
 LIFETIME_SECONDS = 1800  # a microVM that nobody gives more time ends by itself
-_ATTEMPTS = 6
 _MOST_WAIT_SECONDS = 30.0
 _KILL_SECONDS = 20.0
 _LOG = logging.getLogger(__name__)
@@ -43,14 +42,21 @@ class MicroVmClient:
         domain: of a deployment of one's own; None: E2B_DOMAIN, else E2B's.
         url: one address that serves the API and the sandboxes, instead of a domain.
         label: the step of a run that these are for.
-        retry_wait_seconds: first wait between attempts, which doubles.
+        attempts: of a request, as long as it was never begun.
+        retry_wait_seconds: longest wait before the second one, which doubles for each later one.
 
     Raises:
         ConfigError: the client isn't installed, or there is no key.
     """
 
     def __init__(
-        self, *, domain: str | None = None, url: str | None = None, label: str = "", retry_wait_seconds: float = 0.5
+        self,
+        *,
+        domain: str | None = None,
+        url: str | None = None,
+        label: str = "",
+        attempts: int = 6,
+        retry_wait_seconds: float = 0.5,
     ) -> None:
         if importlib.util.find_spec("e2b") is None:
             raise ConfigError("the client of E2B isn't installed", hint="pip install 'rufus-air[e2b]'")
@@ -63,7 +69,7 @@ class MicroVmClient:
         self.place = url or domain or os.environ.get("E2B_API_URL") or os.environ.get("E2B_DOMAIN") or "e2b.app"
         self.metadata = {"rufus": label or "rufus", "host": socket.gethostname(), "pid": str(os.getpid())}
         self.metadata["opener"] = uuid.uuid4().hex
-        self._wait_seconds = retry_wait_seconds
+        self._attempts, self._wait_seconds = attempts, retry_wait_seconds
         self._created = False
 
     def create(self, template: str, lifetime_seconds: int = LIFETIME_SECONDS) -> Sandbox:
@@ -130,7 +136,7 @@ class MicroVmClient:
     def patient(self, attempt: Callable[[], ResultT], never_began: Callable[[BaseException], bool]) -> ResultT:
         """Try again, after a wait, for as long as the error proves that nothing was begun."""
         retrying = tenacity.Retrying(
-            stop=tenacity.stop_after_attempt(_ATTEMPTS),
+            stop=tenacity.stop_after_attempt(self._attempts),
             wait=tenacity.wait_random_exponential(multiplier=self._wait_seconds, max=_MOST_WAIT_SECONDS),
             retry=tenacity.retry_if_exception(never_began),
             reraise=True,

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 import psutil
 import pytest
 
-from rufus_core.sandbox.interpreter import InterpreterPool, ProgramPool
-from rufus_core.sandbox.microvm_programs import MicroVmPrograms
-from rufus_core.sandbox.placement import microvm_client
+from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.sandbox.seccomp import refused_calls
-from tests.sandbox.e2b.running import e2b_server
 from tests.sandbox.real import require_isolation
 
 MEMORY_BYTES = 256 << 20
@@ -63,22 +60,15 @@ def footprint() -> tuple[int, int]:
 
 
 @contextmanager
-def attack_pool(backend: str = "local") -> Iterator[ProgramPool]:
-    """Of one sandbox, on this machine or (`microvms`) in a machine of the test server."""
+def attack_pool() -> Iterator[InterpreterPool]:
     require_isolation()
-    limits = {"memory_bytes": MEMORY_BYTES, "max_processes": MAX_PROCESSES}
-    with ExitStack() as held:
-        if backend == "microvms":
-            client = microvm_client(held.enter_context(e2b_server()).execution, "attacks")
-            pool: ProgramPool = held.enter_context(MicroVmPrograms(client, "python", 1, **limits))
-        else:
-            pool = held.enter_context(InterpreterPool(1, **limits))
+    with InterpreterPool(1, memory_bytes=MEMORY_BYTES, max_processes=MAX_PROCESSES) as pool:
         assert pool.run(LOOK).status == "ok"  # the sandbox is up
         yield pool
 
 
 @contextmanager
-def nothing_is_left(pool: ProgramPool) -> Iterator[None]:
+def nothing_is_left(pool: InterpreterPool) -> Iterator[None]:
     """The same pool serves a good program next, nothing is left in its sandbox, and nothing in this process."""
     before = footprint()
     yield
@@ -88,7 +78,7 @@ def nothing_is_left(pool: ProgramPool) -> Iterator[None]:
     assert footprint() == before
 
 
-def refused(pool: ProgramPool, program: str) -> None:
+def refused(pool: InterpreterPool, program: str) -> None:
     """Every attempt of the program is refused, and there is one."""
     result = pool.run(PRELUDE + program, timeout_seconds=5.0)
     assert (result.status, result.stderr) == ("ok", ""), result

@@ -11,9 +11,9 @@ from tests.sandbox.attacks import attack_pool, named, nothing_is_left
 CHECKS = ["assert f(2) == 41", "assert abs(f(2) - 41) < 1e-6", "import math\nassert math.isclose(f(2), 41)"]
 
 
-@pytest.fixture(scope="module", params=["local", "microvms"])
-def pool(request):
-    with attack_pool(request.param) as pool:
+@pytest.fixture(scope="module")
+def pool():
+    with attack_pool() as pool:
         yield pool
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -13,7 +12,7 @@ Kind = Literal["status", "reset", "slow", "kill"]
 class Fault(BaseModel):
     """Strikes requests whose method and path begin with `route`, `times` of them.
 
-    status: answers at once, before anything is done. reset: the connection breaks with the first byte of the answer.
+    status: answers at once, before anything is done. reset: the connection breaks amid the answer.
     slow: the answer waits for `seconds`. kill: the machine that is asked goes away first.
     """
 
@@ -41,17 +40,16 @@ class Faults:
 
 
 def broken(send: Any) -> Any:
-    """A `send` that passes on the first bytes of a body and then breaks the connection."""
-    sent = False
+    """A `send` that passes on the half of a body's first part and then breaks the connection."""
+    cut = False
 
     async def passing(message: dict[str, Any]) -> None:
-        nonlocal sent
-        if sent:
+        nonlocal cut
+        if not cut and message.get("body"):
+            cut = True
+            await send({**message, "body": message["body"][: len(message["body"]) // 2], "more_body": True})
+        if cut:
             raise Struck
-        if message["type"] == "http.response.body":
-            sent = True
-            message = {**message, "more_body": True}
         await send(message)
-        await asyncio.sleep(0)
 
     return passing

@@ -23,7 +23,8 @@ PASSWD = "root:x:0:0::/root:/bin/bash\nuser:x:1000:1000::/home/user:/bin/bash\n"
 GROUP = "root:x:0:\nuser:x:1000:\n"
 # What a login shell runs, and a line of noise that is no command's output (GYM-24).
 PYTHON = Path(sys.base_prefix).resolve()
-PROFILE = f"export PATH={PYTHON}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin\necho 'Welcome to this machine.'\n"
+PATHS = {"python": f"{PYTHON}/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin", "bare": "/usr/sbin"}  # by template
+PROFILE = "export PATH={path}\necho 'Welcome to this machine.'\n"
 _BOOT = "chown 1000:1000 /home/user; chmod 1777 /tmp; echo up; exec tail -f /dev/null"
 
 
@@ -38,8 +39,8 @@ def require_machines() -> None:
 class Machine:
     """One machine, up until `kill`."""
 
-    def __init__(self, folder: Path) -> None:
-        for name, text in (("passwd", PASSWD), ("group", GROUP), ("profile", PROFILE)):
+    def __init__(self, folder: Path, template: str) -> None:
+        for name, text in (("passwd", PASSWD), ("group", GROUP), ("profile", PROFILE.format(path=PATHS[template]))):
             (folder / name).write_text(text)
         info, told = os.pipe()
         command = [str(find_bubblewrap()), "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net"]

@@ -34,10 +34,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from tests.sandbox.e2b.faults import Fault, Faults, broken
-from tests.sandbox.e2b.machines import Machine
+from tests.sandbox.e2b.machines import PATHS, Machine
 
 API_KEY = "e2b_0123456789abcdef"
-TEMPLATES = ("python", "old-python")
 ENVD_VERSION = "0.6.4"
 
 
@@ -67,7 +66,7 @@ class World:
         name = f"i{secrets.token_hex(6)}"
         folder = self.folder / name
         folder.mkdir()
-        self.held[name] = Held(Machine(folder), body["templateID"], body.get("metadata", {}), body.get("timeout", 15))
+        self.held[name] = Held(Machine(folder, body["templateID"]), body["templateID"], body.get("metadata", {}), body.get("timeout", 15))
         self.environments.append(body.get("envVars", {}))
         if key is not None:
             self.by_key[key] = name
@@ -136,7 +135,7 @@ def control(world: World) -> Starlette:
 
     async def create(request: Request) -> Response:
         body = await request.json()
-        if body["templateID"] not in TEMPLATES:
+        if body["templateID"] not in PATHS:
             return _error(404, f"template '{body['templateID']}' not found")
         name = await asyncio.to_thread(world.create, body, request.headers.get("idempotency-key"))
         held = world.held[name]
@@ -170,7 +169,7 @@ def control(world: World) -> Starlette:
 
     async def alias(request: Request) -> Response:
         name = request.path_params["name"]
-        if name not in TEMPLATES:
+        if name not in PATHS:
             return _error(404, "template not found")
         return JSONResponse({"templateID": name, "public": False})
 
