@@ -10,8 +10,8 @@ from rufus_core.data.generators import terminal_problems
 from rufus_core.data.harbor import HarborError, terminal_problem
 from rufus_core.errors import InfrastructureError
 from rufus_core.gym.terminal import TerminalGym
-from rufus_core.sandbox.sessions import LocalSessions
 from rufus_core.sandbox.placement import open_sessions
+from rufus_core.sandbox.sessions import LocalSessions
 from rufus_core.settings import ExecutionSettings, ToolSettings
 from rufus_core.types import Episode, Termination, ToolCall, VerdictKind
 from tests.sandbox.e2b.running import e2b_server
