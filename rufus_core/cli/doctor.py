@@ -43,7 +43,7 @@ def doctor(
     home: Home = None,
     json_: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check this machine, and what a profile places elsewhere. Exits with 1 if something that is required is missing."""
+    """Check this machine and what a profile places elsewhere. Exits with 1 if something required is missing."""
     from rufus_core.cli.orchestration import load_orchestrator
     from rufus_core.cli.output import console, print_json
     from rufus_core.lineage.home import rufus_home

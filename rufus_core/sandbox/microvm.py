@@ -12,7 +12,7 @@ import tarfile
 import time
 from collections.abc import Mapping
 
-from rufus_core.errors import InfrastructureError, OutcomeUnknown
+from rufus_core.errors import ConfigError, InfrastructureError, OutcomeUnknown
 from rufus_core.sandbox.microvm_client import LIFETIME_SECONDS, MicroVmClient, failures, never_began
 
 FOLDER = "/var/lib/rufus"  # root's alone
@@ -34,18 +34,20 @@ class MicroVm:
         setup: what root does first; what it prints is a fault.
 
     Raises:
-        ConfigError: see `MicroVmClient.create`.
-        InfrastructureError: none can be had, or a tool isn't there.
+        ConfigError: see `MicroVmClient.create`; or the template lacks something.
+        InfrastructureError: none can be had.
     """
 
     def __init__(self, client: MicroVmClient, template: str, tools: tuple[str, ...], setup: str = "") -> None:
-        self._client, self._template = client, template
+        self._client = client
         self._sandbox = client.create(template)
         self._ends = time.monotonic() + LIFETIME_SECONDS
         self._alive = True
         faults = self.script(f"{_PREPARE.format(folder=FOLDER, tools=' '.join(tools))}\n{setup}", _BOOT_SECONDS)
         if faults:
-            raise self._lost(f"the template {template!r} can't be used: {'; '.join(faults)}")
+            self.close()
+            hint = "build it with what docs/sandbox.md asks for"
+            raise ConfigError(f"the template {template!r} can't be used: {'; '.join(faults)}", hint=hint)
 
     def script(self, script: str, timeout_seconds: float) -> list[str]:
         """Run a shell script as root, once, and return the lines that it printed.

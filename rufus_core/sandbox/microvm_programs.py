@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from rufus_core.errors import InfrastructureError
+from rufus_core.errors import ConfigError, InfrastructureError, RufusError
 from rufus_core.sandbox.interpreter import MEMORY_FACTOR, ProgramPool
 from rufus_core.sandbox.isolation import INSIDE, PROCESSES_MARGIN, RUNNER_HOME, RUNNER_START, UID
 from rufus_core.sandbox.messages import packed, unpacked
@@ -50,7 +50,7 @@ class MicroVmPrograms(ProgramPool):
     The network lies between, so a microVM that is lost says nothing of the program: InfrastructureError.
 
     Raises, when the first program comes:
-        ConfigError: the key is refused, or there is no such template.
+        ConfigError: the key is refused, or there is no such template, or it lacks something.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class MicroVmSupervisor:
         self._vm = MicroVm(client, template, TOOLS)
         try:
             self._install(template)
-        except InfrastructureError:
+        except RufusError:
             self.close()
             raise
 
@@ -105,7 +105,7 @@ class MicroVmSupervisor:
         if version < OLDEST_PYTHON:
             named = ".".join(map(str, version)) or "none that starts"
             wanted = ".".join(map(str, OLDEST_PYTHON))
-            raise InfrastructureError(f"the template {template!r} needs Python {wanted} or later, and has {named}")
+            raise ConfigError(f"the template {template!r} needs Python {wanted} or later, and has {named}")
         self.request([b"ping"], _BOOT_SECONDS)
 
     def request(self, fields: Sequence[bytes], timeout_seconds: float) -> list[bytes]:

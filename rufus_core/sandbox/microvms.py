@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import shlex
-import threading
 from collections.abc import Mapping
 from typing import Self
 
@@ -46,7 +45,7 @@ _READ = """( {as_user} timeout -s KILL 10 bash -c \
 
 
 class MicroVmSessions:
-    """Opens sessions (`SandboxSessions`), each a microVM of its own.
+    """Opens sessions (`SandboxSessions`), each a microVM of its own. They end with the client, if not before.
 
     Args:
         template: of trees that name none.
@@ -54,14 +53,10 @@ class MicroVmSessions:
 
     def __init__(self, client: MicroVmClient, template: str) -> None:
         self._client, self._template = client, template
-        self._open: set[MicroVmSession] = set()
-        self._lock = threading.Lock()
 
     def open(self, tree: PreparedTree) -> MicroVmSession:
         """Raises ConfigError for a refused key or an unknown template, InfrastructureError if none can be had."""
         session = MicroVmSession(self._client, tree.template or self._template, tree.workdir)
-        with self._lock:
-            self._open.add(session)
         try:
             if reason := session.upload(tree.workdir, tree.files):
                 raise InfrastructureError(f"the tree can't be placed in the microVM: {reason}")
@@ -72,10 +67,6 @@ class MicroVmSessions:
 
     def close(self) -> None:
         """End all sessions. Calling it again does no harm."""
-        with self._lock:
-            opened, self._open = self._open, set()
-        for session in opened:
-            session.close()
         self._client.close()
 
     def __enter__(self) -> Self:

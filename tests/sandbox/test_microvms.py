@@ -1,4 +1,4 @@
-"""E2B's microVMs through the unchanged `e2b` client, against a local server with its API (GYM-18 to 24, CA-E2, CA-R3)."""
+"""E2B's microVMs through the unchanged `e2b` client, against a server with its API (GYM-18 to 24, CA-E2, CA-R3)."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_a_tree_names_its_own_template_GYM_21(sessions: MicroVmSessions) -> None
 
 
 def test_a_template_without_what_is_needed_says_so(client: MicroVmClient, server: Server) -> None:
-    with MicroVmPrograms(client, "bare", 1) as pool, pytest.raises(InfrastructureError, match="no python3"):
+    with MicroVmPrograms(client, "bare", 1) as pool, pytest.raises(ConfigError, match=r"'bare'.*no python3"):
         pool.run("print(1)")
 
 

@@ -66,9 +66,9 @@ class World:
         name = f"i{secrets.token_hex(6)}"
         folder = self.folder / name
         folder.mkdir()
-        self.held[name] = Held(
-            Machine(folder, body["templateID"]), body["templateID"], body.get("metadata", {}), body.get("timeout", 15)
-        )
+        template = body["templateID"]
+        machine = Machine(folder, template)
+        self.held[name] = Held(machine, template, body.get("metadata", {}), body.get("timeout", 15))
         self.environments.append(body.get("envVars", {}))
         if key is not None:
             self.by_key[key] = name
