@@ -78,7 +78,7 @@ def test_rlhf_is_rewarded_by_its_reward_model(tmp_path: Path) -> None:
 def test_a_mixed_gym_plays_each_family_in_its_own_stage() -> None:
     """As the SFT mixture is measured: reasoning, instructions and chat side by side."""
     names = ("reasoning_rl", "if_rl", "rlhf")
-    shown = [each for name in names for each in demonstrations(STAGES[name].families, 2)]
+    shown = [each for name in names for each in demonstrations(STAGES[name].families, 1)]
     with open_mixed_gym({name: _settings(name) for name in names}, ExecutionSettings()) as gym:
         trajectories = replay(gym, _settings("if_rl"), shown)
     assert [t.verdict.passed for t in trajectories] == [not each.wrong for each in shown]
