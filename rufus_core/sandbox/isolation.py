@@ -21,7 +21,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal
 
 from rufus_core.errors import SandboxUnavailable
@@ -211,6 +211,8 @@ def runner_command(
     if not session:
         binds += ["--ro-bind", "/dev/null", "/dev/zero"]  # mapped, it is shared memory that no process is charged for
     if overlay is not None:
+        for parent in reversed(PurePosixPath(writable[0]).parents[:-1]):
+            binds += ["--perms", "0755", "--dir", str(parent)]  # else they are the launcher's alone
         binds += ["--overlay-src", str(overlay.tree)]
         binds += ["--overlay", *(str(overlay.scratch / name) for name in ("upper", "work")), writable[0]]
     empty = writable if overlay is None else writable[1:]
