@@ -70,7 +70,7 @@ REFUSED = {
     "removing the mount": "umount /app",
     "remounting": "mount -o remount,size=100G /app",
     "a user namespace": "unshare --user --map-root-user true",
-    "chroot": "chroot /app /bin/true",
+    "chroot": "/usr/sbin/chroot /app /bin/true",
     "a device": "mknod disk b 254 0",
     "a device where the tests go": "mknod /tests/null c 1 3",
     "becoming root": "setpriv --reuid 0 true",

@@ -4,8 +4,6 @@ import hashlib
 import os
 import signal
 import stat
-import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -272,15 +270,11 @@ def test_idle_trees_beyond_the_last_used_are_deleted(tmp_path):
 
 
 def test_the_umask_has_no_say_in_a_tree(tmp_path):
-    program = """
-import os, sys
-from pathlib import Path
-from rufus_core.sandbox.trees import TreeStore
-os.umask(0o077)
-store = TreeStore(Path(sys.argv[1]))
-folder = store[store.take({"d/e/f": "x", "d/g": "#!"}, os.geteuid())].folder
-print(*(oct((folder / name).stat().st_mode)[-3:] for name in ("d", "d/e", "d/e/f", "d/g")))
-"""
-    command = [sys.executable, "-c", program, str(tmp_path / "trees")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["755", "755", "644", "755"]
+    before = os.umask(0o077)
+    try:
+        store = TreeStore(tmp_path / "trees")
+        folder = store[store.take({"d/e/f": "x", "d/g": "#!"}, os.geteuid())].folder
+    finally:
+        os.umask(before)
+    modes = [oct((folder / name).stat().st_mode)[-3:] for name in ("d", "d/e", "d/e/f", "d/g")]
+    assert modes == ["755", "755", "644", "755"]
