@@ -28,8 +28,8 @@ def sessions(request):
     require_isolation()
     if request.param == "overlay" and (refusal := overlay_refusal()):
         pytest.skip(f"no overlay here: {refusal}")
-    overlay = request.param == "overlay"
-    with LocalSessions(memory_bytes=MEMORY_BYTES, max_processes=MAX_PROCESSES, overlay=overlay) as sessions:
+    copies = request.param == "copies"
+    with LocalSessions(memory_bytes=MEMORY_BYTES, max_processes=MAX_PROCESSES, copies=copies) as sessions:
         yield sessions
 
 

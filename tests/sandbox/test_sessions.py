@@ -31,7 +31,7 @@ def sessions(request):
     require_isolation()
     if request.param == "overlay" and (refusal := overlay_refusal()):
         pytest.skip(f"no overlay here: {refusal}")
-    with LocalSessions(overlay=request.param == "overlay") as sessions:
+    with LocalSessions(copies=request.param == "copies") as sessions:
         yield sessions
 
 
@@ -235,7 +235,7 @@ def test_without_an_overlay_sessions_copy_and_doctor_says_why(monkeypatch):
 
 def test_without_isolation_a_session_says_where_its_root_is(monkeypatch):
     monkeypatch.setattr(module, "require", lambda allowed: IsolationReport(False, None, "for this test"))
-    with LocalSessions(overlay=False, allow_unisolated=True) as sessions:
+    with LocalSessions(allow_unisolated=True, copies=True) as sessions:
         session = sessions.open(TREE)
         assert told(session, f"cat {session.root}/app/a.txt; pwd") == f"apple\n{session.root}/app\n"
         root = Path(session.root)
