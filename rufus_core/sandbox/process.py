@@ -15,7 +15,8 @@ from pathlib import Path
 import psutil
 
 from rufus_core.errors import InfrastructureError
-from rufus_core.sandbox.isolation import IsolationReport, Overlay, runner_command
+from rufus_core.sandbox.isolation import IsolationReport, runner_command
+from rufus_core.sandbox.overlay import Overlay
 
 MESSAGE_BYTES = 64 << 20
 _BOOT_SECONDS = 30.0

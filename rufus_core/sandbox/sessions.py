@@ -18,7 +18,8 @@ from typing import Self
 
 from rufus_core.errors import InfrastructureError
 from rufus_core.ports import CommandResult, CommandStatus, PreparedTree
-from rufus_core.sandbox.isolation import IsolationReport, Overlay, compile_runner, draw_user, probe, require
+from rufus_core.sandbox.isolation import IsolationReport, compile_runner, draw_user, probe, require
+from rufus_core.sandbox.overlay import Overlay
 from rufus_core.sandbox.process import Sandbox
 from rufus_core.sandbox.trees import TreeStore, check_paths
 
