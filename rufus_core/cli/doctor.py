@@ -90,7 +90,7 @@ def _sessions() -> Check:
     refusal = overlay_refusal()
     detail = f"a copy of the task's files for each episode: {refusal}" if refusal else "overlays of each task's files"
     hint = "a kernel with overlayfs in user namespaces (Linux 5.11) and bubblewrap 0.11 begin an episode in less time"
-    return Check("sandbox sessions", not refusal, detail, required=False, hint=hint)
+    return Check("sessions", not refusal, detail, required=False, hint=hint)
 
 
 def _machine(home: Path) -> Iterator[Check]:
