@@ -66,7 +66,11 @@ def _checks(home: Path, execution: ExecutionSettings) -> Iterator[Check]:
     yield Check("Python", sys.version_info[:2] == PYTHON, python, hint="make install PYTHON=python3.11")
     for package, purpose in REQUIRED.items():
         yield _package(package, purpose, required=True)
-    yield _sandbox() if execution.sandbox == "local" else _microvms(execution)
+    if execution.sandbox == "local":
+        yield _sandbox()
+        yield _sessions()
+    else:
+        yield _microvms(execution)
     git = shutil.which("git")
     yield Check("git", git is not None, git or "not found: records name no commit", required=False, hint="install git")
     yield from _machine(home)
@@ -98,6 +102,15 @@ def _microvms(execution: ExecutionSettings) -> Check:
         return Check("sandbox", True, require_sandbox(execution))
     except RufusError as error:
         return Check("sandbox", False, error.what, hint=error.hint or "")
+
+
+def _sessions() -> Check:
+    from rufus_core.sandbox.sessions import overlay_refusal
+
+    refusal = overlay_refusal()
+    detail = f"a copy of the task's files for each episode: {refusal}" if refusal else "overlays of each task's files"
+    hint = "a kernel with overlayfs in user namespaces (Linux 5.11) and bubblewrap 0.11 begin an episode in less time"
+    return Check("sessions", not refusal, detail, required=False, hint=hint)
 
 
 def _machine(home: Path) -> Iterator[Check]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 from rufus_core.errors import SandboxUnavailable
+from rufus_core.sandbox.overlay import Overlay, layers, upper_memory
 from rufus_core.sandbox.seccomp import filter_program
 
 UID = 65534  # in a user namespace
@@ -76,19 +77,6 @@ class IsolationReport:
     reason: str = ""
     hint: str = ""
     launch: Launch = "user"
-
-
-@dataclass(frozen=True, slots=True)
-class Overlay:
-    """A prepared tree as the lower layer of a sandbox's first writable folder.
-
-    `scratch` is an empty folder: the upper layer's memory is mounted there, where this launch alone sees it. `user`
-    owns the tree's files; launched by root, the sandbox becomes that user.
-    """
-
-    tree: Path
-    scratch: Path
-    user: int
 
 
 def find_bubblewrap() -> Path | None:
@@ -213,8 +201,7 @@ def runner_command(
     if not session:
         binds += ["--ro-bind", "/dev/null", "/dev/zero"]  # mapped, it is shared memory that no process is charged for
     if overlay is not None:
-        binds += ["--overlay-src", str(overlay.tree)]
-        binds += ["--overlay", *(str(overlay.scratch / name) for name in ("upper", "work")), writable[0]]
+        binds += layers(overlay, writable[0])
     empty = writable if overlay is None else writable[1:]
     sizes = [part for folder in empty for part in _memory_folder(folder, memory_bytes // 2)]
     command = _bubblewrap_command(
@@ -238,7 +225,7 @@ def _bubblewrap_command(
 ) -> list[str]:
     command = [*_OPEN_FILTER, str(_filter_file(runner, session))]
     if overlay is not None:
-        command += _mount_upper(report, overlay, upper_bytes)
+        command += upper_memory(overlay, str(report.bubblewrap), report.launch == "user", upper_bytes)
     command += [str(report.bubblewrap), "--seccomp", "3"]
     command += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     command += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--cap-drop", "ALL"]
@@ -263,13 +250,6 @@ def _bubblewrap_command(
     command += [*_memory_folder("/dev/shm", 64 << 20), *extra]  # noqa: S108
     command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
     return [*command, *(_give_up_root(overlay) if report.launch == "root" else ())]
-
-
-def _mount_upper(report: IsolationReport, overlay: Overlay, size: int) -> list[str]:
-    """A first bubblewrap, for the memory of the upper layer: `--tmp-overlay` of the second has no size to be set."""
-    command = [str(report.bubblewrap), "--die-with-parent", *(("--unshare-user",) if report.launch == "user" else ())]
-    command += ["--dev-bind", "/", "/", "--size", str(size), "--tmpfs", str(overlay.scratch)]
-    return [*command, "--perms", "1777", "--dir", f"{overlay.scratch}/upper", "--dir", f"{overlay.scratch}/work"]
 
 
 def draw_user() -> int:

@@ -12,12 +12,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 from rufus_core.errors import InfrastructureError
-from rufus_core.sandbox.isolation import IsolationReport, Overlay, runner_command
+from rufus_core.sandbox.isolation import IsolationReport, runner_command
 from rufus_core.sandbox.messages import packed
+from rufus_core.sandbox.overlay import Overlay
 
 MESSAGE_BYTES = 64 << 20
 _BOOT_SECONDS = 30.0
+_END_SECONDS = 2.0
 
 
 class Sandbox:
@@ -99,6 +103,16 @@ class Sandbox:
             data += chunk
         return bytes(data)
 
+    def _kill(self) -> None:
+        """The supervisor itself, too: a launcher of root's that gave up its rights may not take it along."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            inside = psutil.Process(self._process.pid).children(recursive=True)
+            for process in reversed(inside):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(inside, timeout=_END_SECONDS)
+        self._process.kill()
+
     def alive(self) -> bool:
         return self._process.poll() is None
 
@@ -109,9 +123,9 @@ class Sandbox:
         with contextlib.suppress(OSError):
             self._process.stdin.close()  # the supervisor's signal to kill everything and end
         try:
-            self._process.wait(timeout=2.0)
+            self._process.wait(timeout=_END_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._kill()
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()

@@ -13,17 +13,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from rufus_core.errors import InfrastructureError
 from rufus_core.ports import CommandResult, CommandStatus, PreparedTree
-from rufus_core.sandbox.isolation import IsolationReport, Overlay, compile_runner, draw_user, probe, require
+from rufus_core.sandbox.isolation import IsolationReport, compile_runner, draw_user, probe, require
+from rufus_core.sandbox.overlay import Overlay
 from rufus_core.sandbox.process import Sandbox
 from rufus_core.sandbox.trees import TreeStore, check_paths
 
 _WRITABLE = ("/tmp", "/logs", "/tests")  # noqa: S108 - inside the sandbox, beside the working directory
+_BOOTS_AT_ONCE = 8
 _FILES_SECONDS = 60.0
 _GRACE_SECONDS = 10.0  # beyond the command's own deadline, which the supervisor keeps
 _STATUSES: dict[bytes, CommandStatus] = {
@@ -43,7 +44,7 @@ class LocalSessions:
 
     Args:
         memory_bytes: of all processes of a session; each of its writable folders may take half of it.
-        overlay: whether sessions see a tree through an overlay; None: where that works.
+        copies: begin with a copy of the tree even where an overlay works.
     """
 
     def __init__(
@@ -52,14 +53,14 @@ class LocalSessions:
         memory_bytes: int = 1 << 30,
         max_processes: int = 64,
         allow_unisolated: bool = False,
-        overlay: bool | None = None,
+        copies: bool = False,
     ) -> None:
         self.isolation = require(allow_unisolated)
-        self.overlay = not overlay_refusal() if overlay is None else overlay
+        self.overlay = not copies and not overlay_refusal()
         self._memory_bytes, self._max_processes = memory_bytes, max_processes
         self._folder = tempfile.TemporaryDirectory(prefix="rufus-sessions-")
         self._place = _Place(Path(self._folder.name))
-        self._spawner = ThreadPoolExecutor(1)  # sandboxes end with the thread that started them
+        self._spawners = ThreadPoolExecutor(_BOOTS_AT_ONCE)  # sandboxes end with the thread that started them
         self._sessions: set[LocalSession] = set()
         self._lock = threading.Lock()
 
@@ -77,7 +78,7 @@ class LocalSessions:
             sessions = [*self._sessions]
         for session in sessions:
             session.close()
-        self._spawner.shutdown()
+        self._spawners.shutdown()
         self._folder.cleanup()
 
     def __enter__(self) -> Self:
@@ -106,7 +107,7 @@ class LocalSessions:
         return session
 
     def _boot(self, workdir: str, overlay: Overlay | None) -> Sandbox:
-        return self._spawner.submit(
+        return self._spawners.submit(
             Sandbox,
             self.isolation,
             self._place.runner,
@@ -198,14 +199,12 @@ def overlay_refusal() -> str:
         overlay = place.overlay(place.trees.take({"folder/file": "x"}, _owner(report)))
         try:
             sandbox = Sandbox(report, place.runner, ("/app", *_WRITABLE), 8, 64 << 20, session=True, overlay=overlay)
-        except InfrastructureError as error:
-            return error.what
-        session = LocalSession(sandbox, lambda _: None)
-        with suppress(InfrastructureError):
+            session = LocalSession(sandbox, lambda _: None)
             done = session.run("chmod 600 folder/file && echo y >> folder/file && rm -r folder", 10.0)
             session.close()
-            return "" if done.exit_code == 0 else f"a file can't be changed: {done.stderr.strip()}"
-    return "the sandbox ended"
+        except InfrastructureError as error:
+            return error.what
+    return "" if done.exit_code == 0 else f"files can't be changed: {done.stderr.strip() or done.status}"
 
 
 def _encode(text: str) -> bytes:

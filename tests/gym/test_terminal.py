@@ -8,7 +8,7 @@ import pytest
 
 from rufus_core.data.generators import terminal_problems
 from rufus_core.data.harbor import HarborError, terminal_problem
-from rufus_core.errors import InfrastructureError
+from rufus_core.errors import InfrastructureError, OutcomeUnknown
 from rufus_core.gym.terminal import TerminalGym
 from rufus_core.sandbox.placement import open_sessions
 from rufus_core.sandbox.sessions import LocalSessions
@@ -231,11 +231,44 @@ def test_a_dead_sandbox_is_a_typed_error_and_cleanup_is_idempotent(opened):
         score(terminal)
 
 
+class DropsAnswers:
+    """A real session behind a connection that is reset once a command has been sent."""
+
+    def __init__(self, session):
+        self._session, self.dropping = session, True
+        self.root, self.upload, self.read, self.close = session.root, session.upload, session.read, session.close
+
+    def run(self, command, timeout_seconds, output_bytes=1 << 20):
+        done = self._session.run(command, timeout_seconds, output_bytes)
+        if self.dropping:
+            raise OutcomeUnknown("connection reset")
+        return done
+
+
+class DroppingSessions(LocalSessions):
+    def open(self, tree):
+        return DropsAnswers(super().open(tree))
+
+
+def test_an_unknown_outcome_is_an_observation_after_one_dispatch_GYM_23():
+    require_isolation()
+    with TerminalGym(SETTINGS, DroppingSessions()) as dropping:
+        terminal = dropping.open(terminal_problem("Do it.", {}, {"test.sh": "true"}, "test"))
+        result = run(terminal, "echo x >> dispatched")
+        assert (result.failed, "connection reset" in result.content) == (True, True)
+        with pytest.raises(InfrastructureError, match="reset"):  # of the tests, it is no verdict: CA-R3
+            score(terminal)
+        terminal._session.dropping = False
+        assert run(terminal, "cat dispatched").content == "x\nexit 0"
+        assert score(terminal).passed
+        terminal.cleanup()
+
+
 def test_unsafe_paths_are_refused_before_boot(gym):
     problem = terminal_problem("Do it.", {"a": ""}, {"test.sh": "true"}, "test")
-    truth = {**problem.ground_truth, "files": {"../a": ""}}
-    with pytest.raises(HarborError):
-        gym.open(problem.model_copy(update={"ground_truth": truth}))
+    for wrong in ({"files": {"../a": ""}}, {"tests": {"../test.sh": ""}}, {"workdir": "/usr/lib"}):
+        with pytest.raises(HarborError):
+            gym.open(problem.model_copy(update={"ground_truth": {**problem.ground_truth, **wrong}}))
 
 
 @of_this_machine
