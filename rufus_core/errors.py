@@ -58,6 +58,10 @@ class InfrastructureError(RufusError):
     """Infrastructure failed, not the policy. Its rollout is aborted and leaves its group (CA-R3)."""
 
 
+class OutcomeUnknown(InfrastructureError):
+    """A command may have started, and what came of it can't be known, but its sandbox lives. Never send it again."""
+
+
 class RankLost(InfrastructureError):
     """A process of a data-parallel training died, or doesn't answer the others."""
 

@@ -247,8 +247,19 @@ class SandboxSession(Protocol):
     Used from one thread at a time. Every method raises InfrastructureError when the sandbox is dead.
     """
 
+    @property
+    def root(self) -> str:
+        """What paths begin with for commands, in place of `/`: empty, but where nothing isolates them."""
+        ...
+
     def run(self, command: str, timeout_seconds: float, output_bytes: int = 1 << 20) -> CommandResult:
-        """Run a shell command once: it is never sent again after it may have started (GYM-23)."""
+        """Run a shell command once, in the tree's working directory, with an empty standard input.
+
+        A backend may send it again only after a failure that proves it never started (GYM-23).
+
+        Raises:
+            OutcomeUnknown: it may have started, the answer is lost, and the sandbox lives.
+        """
         ...
 
     def upload(self, folder: str, files: Mapping[str, str]) -> str:

@@ -53,8 +53,7 @@ def grade(
         verdicts = graded(
             answers,
             settings.stages,
-            workers=workers,
-            allow_unisolated=settings.execution.allow_unisolated_code,
+            execution=settings.execution.model_copy(update={"rollout_workers": workers}),
             on_graded=lambda count: progress.update(bar, completed=count),
         )
     rows = [_row(answer, verdict) for answer, verdict in zip(answers, verdicts, strict=True)]

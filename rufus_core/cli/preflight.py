@@ -12,7 +12,7 @@ from rufus_core.jobs.filters import SCHEMA
 from rufus_core.jobs.problem_rows import read_problem_file
 from rufus_core.jobs.ranks import load_launcher
 from rufus_core.recipe.step import Step
-from rufus_core.sandbox.isolation import require
+from rufus_core.sandbox.placement import require_sandbox
 from rufus_core.settings import Recipe, SFTStage
 
 MIN_FREE_BYTES = 1 << 30
@@ -23,11 +23,12 @@ def preflight(recipe: Recipe, graph: Sequence[Step], home: Path) -> None:
 
     Raises:
         SandboxUnavailable: a policy's code can't be isolated here.
-        ConfigError: training in several processes is wanted, and Ray isn't installed.
+        ConfigError: training in several processes is wanted, and Ray isn't installed; or microVMs are, and their
+            client, key or template is missing.
         DataError: a data file of the user's has a row that can't be used.
-        InfrastructureError: the disk is nearly full.
+        InfrastructureError: the disk is nearly full, or the service of microVMs doesn't answer.
     """
-    require(recipe.execution.allow_unisolated_code)
+    require_sandbox(recipe.execution)
     if recipe.execution.data_parallel > 1:
         load_launcher()
     for step in graph:

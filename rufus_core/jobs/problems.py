@@ -29,8 +29,8 @@ from rufus_core.jobs.problem_files import save_examples, save_problems, save_rep
 from rufus_core.jobs.problem_rows import read_problem_file
 from rufus_core.lineage.external import unchanged_file
 from rufus_core.lineage.record import ExternalFile
-from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.sandbox.lazy import LazySandbox
+from rufus_core.sandbox.placement import open_code_sandbox
 from rufus_core.settings import ProblemSettings, SourceSettings
 from rufus_core.types import Category, Conversation, Json, Problem, Split, content_id
 
@@ -129,7 +129,7 @@ def _read(
         on_fault = partial(_refuse_line, filters, name)
     families = STAGES[job.document.stage].families
     try:
-        with LazySandbox(lambda: InterpreterPool(allow_unisolated=job.execution.allow_unisolated_code)) as sandbox:
+        with LazySandbox(lambda: open_code_sandbox(job.execution, label=job.document.name)) as sandbox:
             rows = read_problem_file(path, name, families, counts, on_fault, sandbox)
             return share_splits(_admitted(islice(rows, source.count), filters), None, *share, split_seed)
     except DataError as error:

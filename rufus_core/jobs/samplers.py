@@ -40,7 +40,7 @@ def sampler(job: Job, name: str) -> Iterator[Play]:
     job.use_threads()
     (stage_name, config), *_ = job.document.config["play"].items()
     stage = played_stage(config)
-    with open_mixed_gym({stage_name: stage}, job.execution.rollout_workers, job.execution.allow_unisolated_code) as gym:
+    with open_mixed_gym({stage_name: stage}, job.execution, job.document.name) as gym:
         if name.startswith(ENDPOINT):
             with ChatSampler(name.removeprefix(ENDPOINT), max_concurrency=_REQUESTS_AT_ONCE) as client:
                 yield lambda problems: _by_chat(job, client, gym, stage, problems)

@@ -88,8 +88,7 @@ def play_problems(
     job.use_threads()
     settings = {name: played_stage(stage) for name, stage in job.document.config["play"].items()}
     policy = load_policy(policy_path)
-    execution = job.execution
-    with open_mixed_gym(settings, execution.rollout_workers, execution.allow_unisolated_code) as gym:
+    with open_mixed_gym(settings, job.execution, job.document.name) as gym:
         by_family = {family: settings[stage] for family, stage in STAGE_OF_FAMILY.items() if stage in settings}
         return play(
             policy,
@@ -100,7 +99,7 @@ def play_problems(
             temperature=temperature,
             response_budget=response_budget,
             seed=job.document.seed,
-            workers=execution.rollout_workers,
+            workers=job.execution.rollout_workers,
         )
 
 

@@ -134,8 +134,8 @@ def _train_rl(
     context = GymContext(
         settings=stage,
         training=True,
-        workers=job.execution.rollout_workers,
-        allow_unisolated=job.execution.allow_unisolated_code,
+        execution=job.execution,
+        label=job.document.name,
         reward_model=reward_model,
         meter=meter,
     )

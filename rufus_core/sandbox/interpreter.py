@@ -1,4 +1,7 @@
-"""Short untrusted Python programs: a pool of warm sandboxes, each of which forks a child per program."""
+"""Short untrusted Python programs: a pool of warm sandboxes, each of which forks a child per program.
+
+How a sandbox comes to be is the pool's to choose: `InterpreterPool` has them on this machine.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Self
+from typing import Protocol, Self
 
 from rufus_core.errors import InfrastructureError
 from rufus_core.ports import ChecksResult, Isolation, ProgramResult, ProgramStatus, Proof
@@ -26,31 +29,50 @@ _LIMITS: dict[str, ProgramStatus] = {
 _PROOFS: tuple[Proof, ...] = ("compared", "referee", "helpers")  # from the strongest to the weakest
 _GRACE_SECONDS = 10.0  # beyond the program's own deadline, which the supervisor keeps
 REQUEST_BYTES = 16 << 20  # of inputs: what is more goes into another request
-_ATTEMPTS = 2  # a program is pure, so it may run again when its sandbox died
+MEMORY_FACTOR = 2  # a sandbox has this many times the memory of one process
 
 
-class InterpreterPool:
-    """Runs Python programs in `workers` isolated interpreters. Safe to use from several threads at once.
+class Supervised(Protocol):
+    """A sandbox with a supervisor inside (`runner.py`), used from one thread at a time."""
+
+    def request(self, fields: Sequence[bytes], timeout_seconds: float) -> list[bytes]:
+        """Send one message and wait for its answer. A sandbox that gave none is closed: InfrastructureError."""
+        ...
+
+    def alive(self) -> bool: ...
+
+    def close(self) -> None:
+        """End the sandbox and everything in it. Calling it again does no harm."""
+        ...
+
+
+class ProgramPool:
+    """Runs Python programs in `workers` sandboxes. Safe to use from several threads at once.
 
     Each sandbox belongs to one thread of the pool: it starts with that thread's first program, and a dead or silent one
-    is replaced. Raises SandboxUnavailable where nothing can be isolated, unless `allow_unisolated`.
+    is replaced.
+
+    Args:
+        boot: starts a sandbox; raises InfrastructureError if none can be had.
+        attempts: how often a request is sent, each time to another sandbox. A program is pure, so it may run again.
+        blame_program: what it means that every sandbox died. True: the program ended them, for nothing else could
+            have. False: an InfrastructureError, for what lies between may have failed.
     """
 
     def __init__(
         self,
-        workers: int = 2,
+        boot: Callable[[], Supervised],
+        workers: int,
         *,
-        memory_bytes: int = 1 << 30,
-        output_bytes: int = 1 << 20,
-        max_processes: int = 64,
-        allow_unisolated: bool = False,
+        memory_bytes: int,
+        output_bytes: int,
+        attempts: int,
+        blame_program: bool,
     ) -> None:
-        self.isolation = require(allow_unisolated)
-        self._memory_bytes, self._output_bytes, self._max_processes = memory_bytes, output_bytes, max_processes
-        self._folder = tempfile.TemporaryDirectory(prefix="rufus-runner-")
-        self._runner = compile_runner(Path(self._folder.name))
+        self._boot, self._attempts, self._blame_program = boot, attempts, blame_program
+        self._memory_bytes, self._output_bytes = memory_bytes, output_bytes
         self._local = threading.local()
-        self._sandboxes: set[Sandbox] = set()
+        self._sandboxes: set[Supervised] = set()
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="interpreter")
 
     def run(self, program: str, stdin: str = "", timeout_seconds: float = 10.0) -> ProgramResult:
@@ -127,7 +149,6 @@ class InterpreterPool:
         self._threads.shutdown(wait=True, cancel_futures=True)
         while self._sandboxes:
             self._sandboxes.pop().close()
-        self._folder.cleanup()
 
     def __enter__(self) -> Self:
         return self
@@ -142,18 +163,20 @@ class InterpreterPool:
         """The answer; None when the program killed every sandbox it ran in."""
 
         def exchange() -> list[bytes] | None:
-            for _ in range(_ATTEMPTS):
+            for attempt in range(1, self._attempts + 1):
                 sandbox = self._sandbox()
                 try:
                     return sandbox.request(request, timeout_seconds + _GRACE_SECONDS)
                 except InfrastructureError:
                     self._drop(sandbox)
+                    if attempt == self._attempts and not self._blame_program:
+                        raise
             return None
 
         return self._threads.submit(exchange).result()
 
-    def _sandbox(self) -> Sandbox:
-        sandbox: Sandbox | None = getattr(self._local, "sandbox", None)
+    def _sandbox(self) -> Supervised:
+        sandbox: Supervised | None = getattr(self._local, "sandbox", None)
         if sandbox is not None and sandbox.alive():
             return sandbox
         if sandbox is not None:
@@ -163,14 +186,41 @@ class InterpreterPool:
         self._local.sandbox = sandbox
         return sandbox
 
-    def _boot(self) -> Sandbox:
-        memory = 2 * self._memory_bytes
-        return Sandbox(self.isolation, self._runner, ("/tmp",), self._max_processes, memory)  # noqa: S108
-
-    def _drop(self, sandbox: Sandbox) -> None:
+    def _drop(self, sandbox: Supervised) -> None:
         sandbox.close()
         self._sandboxes.discard(sandbox)
         self._local.sandbox = None
+
+
+class InterpreterPool(ProgramPool):
+    """A pool of sandboxes on this machine. Raises SandboxUnavailable where nothing can be isolated, unless
+    `allow_unisolated`.
+    """
+
+    def __init__(
+        self,
+        workers: int = 2,
+        *,
+        memory_bytes: int = 1 << 30,
+        output_bytes: int = 1 << 20,
+        max_processes: int = 64,
+        allow_unisolated: bool = False,
+    ) -> None:
+        self.isolation = require(allow_unisolated)
+        self._folder = tempfile.TemporaryDirectory(prefix="rufus-runner-")
+        runner = compile_runner(Path(self._folder.name))
+        super().__init__(
+            lambda: Sandbox(self.isolation, runner, ("/tmp",), max_processes, MEMORY_FACTOR * memory_bytes),  # noqa: S108
+            workers,
+            memory_bytes=memory_bytes,
+            output_bytes=output_bytes,
+            attempts=2,
+            blame_program=True,
+        )
+
+    def close(self) -> None:
+        super().close()
+        self._folder.cleanup()
 
 
 def _within(most: int, inputs: Sequence[str]) -> list[bytes]:

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Literal
 
 from rufus_core.errors import SandboxUnavailable
+from rufus_core.sandbox.overlay import Overlay, layers, upper_memory
 from rufus_core.sandbox.seccomp import filter_program
 
 UID = 65534  # in a user namespace
@@ -40,7 +41,9 @@ INSIDE = (
     "candidate",
     "referee",
 )  # modules, standard library
-_START = "import sys; sys.path.insert(0, {home!r}); from rufus_core.sandbox.runner import main; sys.path.pop(0); main()"
+RUNNER_START = (
+    "import sys; sys.path.insert(0, {home!r}); from rufus_core.sandbox.runner import main; sys.path.pop(0); main()"
+)
 _TELL_STATUS = "print(open('/proc/self/status').read())"
 # The shell opens the filter, as a descriptor of its own; `user=` of Popen would fork the launcher's whole memory.
 _OPEN_FILTER = ("/bin/sh", "-c", 'exec "$@" 3<"$0"')
@@ -54,6 +57,10 @@ _SYSCTLS = (  # a switch, the value that forbids user namespaces, and what to se
     ("kernel.unprivileged_userns_clone", "0", "1"),
     ("kernel.apparmor_restrict_unprivileged_userns", "1", "0"),
 )
+
+# What the kernel counts of a user (the supervisor counts more exactly): programs that are just ending count, too.
+PROCESSES_MARGIN = 8
+_SESSIONS_OF_A_USER = 64
 
 Launch = Literal["root", "user"]
 
@@ -169,6 +176,7 @@ def runner_command(
     processes: int,
     memory_bytes: int,
     session: bool = False,
+    overlay: Overlay | None = None,
 ) -> tuple[list[str], dict[str, str]]:
     """The command that starts a supervisor, and its environment.
 
@@ -178,21 +186,28 @@ def runner_command(
         writable: absolute folders that are memory file systems inside; commands start in the first.
         processes, memory_bytes: limits over the whole sandbox.
         session: commands of every kind run here, so that more system calls are allowed (`filter_program`).
+        overlay: what the first of `writable` begins with; None: it is empty. Only where the report says isolated.
     """
-    arguments = [str(processes), str(memory_bytes), writable[0]]
+    users = _SESSIONS_OF_A_USER if overlay is not None and report.launch == "root" else 1
+    arguments = [str(processes), str(memory_bytes), writable[0], str(PROCESSES_MARGIN * processes * users)]
     if not report.isolated or report.bubblewrap is None:
         for folder in writable:
             (root / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
-        start = _START.format(home=str(runner))
+        start = RUNNER_START.format(home=str(runner))
         environment = {"PATH": os.defpath, "HOME": str(root / "tmp"), "LANG": "C.UTF-8"}
         return [sys.executable, "-I", "-S", "-c", start, str(root), *arguments], environment
     python, environment = _python_inside()
     binds = ["--ro-bind", str(runner), RUNNER_HOME]
     if not session:
         binds += ["--ro-bind", "/dev/null", "/dev/zero"]  # mapped, it is shared memory that no process is charged for
-    sizes = [part for folder in writable for part in _memory_folder(folder, memory_bytes // 2)]
-    command = _bubblewrap_command(report, runner, (*binds, *sizes), environment, session)
-    return [*command, python, "-I", "-S", "-c", _START.format(home=RUNNER_HOME), "", *arguments], {}
+    if overlay is not None:
+        binds += layers(overlay, writable[0])
+    empty = writable if overlay is None else writable[1:]
+    sizes = [part for folder in empty for part in _memory_folder(folder, memory_bytes // 2)]
+    command = _bubblewrap_command(
+        report, runner, (*binds, *sizes), environment, session, overlay, upper_bytes=memory_bytes // 2
+    )
+    return [*command, python, "-I", "-S", "-c", RUNNER_START.format(home=RUNNER_HOME), "", *arguments], {}
 
 
 def _memory_folder(path: str, size: int) -> tuple[str, ...]:
@@ -200,9 +215,18 @@ def _memory_folder(path: str, size: int) -> tuple[str, ...]:
 
 
 def _bubblewrap_command(
-    report: IsolationReport, runner: Path, extra: Sequence[str], environment: dict[str, str], session: bool = False
+    report: IsolationReport,
+    runner: Path,
+    extra: Sequence[str],
+    environment: dict[str, str],
+    session: bool = False,
+    overlay: Overlay | None = None,
+    upper_bytes: int = 0,
 ) -> list[str]:
-    command = [*_OPEN_FILTER, str(_filter_file(runner, session)), str(report.bubblewrap), "--seccomp", "3"]
+    command = [*_OPEN_FILTER, str(_filter_file(runner, session))]
+    if overlay is not None:
+        command += upper_memory(overlay, str(report.bubblewrap), report.launch == "user", upper_bytes)
+    command += [str(report.bubblewrap), "--seccomp", "3"]
     command += ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     command += ["--as-pid-1", "--die-with-parent", "--new-session", "--hostname", "sandbox", "--cap-drop", "ALL"]
     if report.launch == "root":
@@ -225,12 +249,20 @@ def _bubblewrap_command(
     command += ["--proc", "/proc", "--dev", "/dev", "--mqueue", "/dev/mqueue"]
     command += [*_memory_folder("/dev/shm", 64 << 20), *extra]  # noqa: S108
     command += ["--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/"]
-    return [*command, *(_give_up_root() if report.launch == "root" else ())]
+    return [*command, *(_give_up_root(overlay) if report.launch == "root" else ())]
 
 
-def _give_up_root() -> list[str]:
-    """Become a user of this sandbox's own, so that the kernel counts its processes apart from all others."""
-    user = str(secrets.choice(SPARE_UIDS))
+def draw_user() -> int:
+    """The id of a user whom nobody has."""
+    return secrets.choice(SPARE_UIDS)
+
+
+def _give_up_root(overlay: Overlay | None) -> list[str]:
+    """Become a user of this sandbox's own, so that the kernel counts its processes apart from all others.
+
+    Sandboxes over the same tree share its owner: only an owner may change a file's mode.
+    """
+    user = str(overlay.user if overlay is not None else draw_user())
     command = ["/usr/bin/setpriv", "--reuid", user, "--regid", user, "--clear-groups", "--inh-caps=-all"]
     return [*command, "--pdeathsig", "KILL"]  # a change of user forgets it
 

@@ -41,6 +41,25 @@ def write_parts(fd: int, parts: Sequence[bytes | memoryview]) -> None:
             left[-1] = left[-1][written:]
 
 
+def packed(fields: Sequence[bytes]) -> bytes:
+    return len(fields).to_bytes(4, "big") + b"".join(len(f).to_bytes(4, "big") + f for f in fields)
+
+
+def unpacked(data: bytes) -> list[bytes]:
+    """The fields of a message that is there as a whole. Raises ValueError where it is none."""
+    fields: list[bytes] = []
+    place = 4
+    for _ in range(int.from_bytes(data[:4], "big")):
+        size = int.from_bytes(data[place : place + 4], "big")
+        fields.append(data[place + 4 : place + 4 + size])
+        place += 4 + size
+        if place > len(data):
+            raise ValueError("the message ends early")
+    if place != len(data):
+        raise ValueError("the message has no end")
+    return fields
+
+
 def write_message(fd: int, fields: Sequence[bytes | memoryview]) -> None:
     parts: list[bytes | memoryview] = [len(fields).to_bytes(4, "big")]
     for field in fields:

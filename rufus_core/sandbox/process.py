@@ -12,11 +12,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+
 from rufus_core.errors import InfrastructureError
 from rufus_core.sandbox.isolation import IsolationReport, runner_command
+from rufus_core.sandbox.messages import packed
+from rufus_core.sandbox.overlay import Overlay
 
 MESSAGE_BYTES = 64 << 20
 _BOOT_SECONDS = 30.0
+_END_SECONDS = 2.0
 
 
 class Sandbox:
@@ -30,12 +35,13 @@ class Sandbox:
         processes: int,
         memory_bytes: int,
         session: bool = False,
+        overlay: Overlay | None = None,
     ) -> None:
         """Raises InfrastructureError when the sandbox doesn't boot."""
         self._scratch = None if report.isolated else Path(tempfile.mkdtemp(prefix="rufus-unisolated-"))
         self.root = str(self._scratch or "")
         command, environment = runner_command(
-            report, runner, self._scratch or Path("/"), writable, processes, memory_bytes, session
+            report, runner, self._scratch or Path("/"), writable, processes, memory_bytes, session, overlay
         )
         with tempfile.TemporaryFile() as log:
             self._process = subprocess.Popen(  # noqa: S603
@@ -57,7 +63,7 @@ class Sandbox:
 
     def request(self, fields: Sequence[bytes], timeout_seconds: float) -> list[bytes]:
         """Send one message and wait for its answer. A dead or silent sandbox is closed: InfrastructureError."""
-        data = len(fields).to_bytes(4, "big") + b"".join(len(field).to_bytes(4, "big") + field for field in fields)
+        data = packed(fields)
         if len(data) > MESSAGE_BYTES:
             raise InfrastructureError(f"a request of {len(data)} bytes is larger than {MESSAGE_BYTES}")
         assert self._process.stdin is not None
@@ -97,6 +103,16 @@ class Sandbox:
             data += chunk
         return bytes(data)
 
+    def _kill(self) -> None:
+        """The supervisor itself, too: a launcher of root's that gave up its rights may not take it along."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            inside = psutil.Process(self._process.pid).children(recursive=True)
+            for process in reversed(inside):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(inside, timeout=_END_SECONDS)
+        self._process.kill()
+
     def alive(self) -> bool:
         return self._process.poll() is None
 
@@ -107,9 +123,9 @@ class Sandbox:
         with contextlib.suppress(OSError):
             self._process.stdin.close()  # the supervisor's signal to kill everything and end
         try:
-            self._process.wait(timeout=2.0)
+            self._process.wait(timeout=_END_SECONDS)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            self._kill()
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()

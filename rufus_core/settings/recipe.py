@@ -123,6 +123,16 @@ class ExecutionSettings(Frozen):
     job_tries: Positive = 3  # of a job whose process or machine went away; no other failure is tried again
     retry_seconds: Annotated[float, Field(ge=0.0)] = 5.0  # until the second try; the wait for each later one is longer
     allow_unisolated_code: bool = False  # run a policy's code without a sandbox where the kernel offers none
+    sandbox: Literal["local", "e2b"] = "local"  # where a policy's code runs: on this machine, or in E2B's microVMs
+    sandbox_template: str | None = None  # e2b: the prepared image of a microVM (CA-E2)
+    sandbox_domain: str | None = None  # e2b: of a deployment of one's own; None: E2B_DOMAIN, else E2B's
+    sandbox_url: str | None = None  # e2b: one address that serves both API and sandboxes, instead of a domain
+
+    @model_validator(mode="after")
+    def _microvms_have_a_template(self) -> Self:
+        if self.sandbox == "e2b" and not self.sandbox_template:
+            raise ValueError("sandbox: e2b needs a sandbox_template")
+        return self
 
     def for_kind(self, kind: str) -> ExecutionSettings:
         """The settings of a job that makes an artifact of this kind."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from rufus_core.gym.combined import MixedGym
 from rufus_core.ports import Gym
-from rufus_core.settings import RLStage
+from rufus_core.settings import ExecutionSettings, RLStage
 from rufus_core.stages import coding_agent, coding_rl, general_agent, if_rl, reasoning_rl, rlhf, search_agent
 from rufus_core.stages.stage import GymContext, Stage
 
@@ -27,11 +27,11 @@ STAGES: dict[str, Stage] = {
 STAGE_OF_FAMILY = {family: name for name, stage in STAGES.items() for family in stage.families}
 
 
-def open_mixed_gym(settings: Mapping[str, RLStage], workers: int, allow_unisolated: bool) -> Gym:
+def open_mixed_gym(settings: Mapping[str, RLStage], execution: ExecutionSettings, label: str = "") -> Gym:
     """A gym for held-out problems of several stages at once: each is played and scored as in its own stage."""
     by_family: dict[str, Gym] = {}
     for name, stage_settings in settings.items():
         stage = STAGES[name]
-        gym = stage.open_gym(GymContext(stage_settings, False, workers, allow_unisolated))
+        gym = stage.open_gym(GymContext(stage_settings, training=False, execution=execution, label=label))
         by_family |= dict.fromkeys(stage.families, gym)
     return MixedGym(by_family)

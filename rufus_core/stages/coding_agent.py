@@ -8,7 +8,7 @@ from rufus_core.stages.stage import GymContext, Stage
 def open_gym(context: GymContext) -> Gym:
     tools = context.settings.tools
     assert tools is not None
-    return TerminalGym(tools, allow_unisolated=context.allow_unisolated)
+    return TerminalGym(tools, context.sessions())
 
 
 STAGE = Stage("coding_agent", families=("terminal",), open_gym=open_gym)

@@ -5,19 +5,14 @@ from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.ports import Gym
 from rufus_core.rewards.code import MAX_TESTS, TIMEOUT_SECONDS, tests_pass
-from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.stages.stage import GymContext, Stage
 from rufus_core.types import Episode, Verdict
 
 
 def open_gym(context: GymContext) -> Gym:
     reward = context.reward
-    pool = InterpreterPool(
-        workers=context.workers,
-        memory_bytes=(reward.memory_mib or 1024) << 20,
-        output_bytes=OUTPUT_BYTES,
-        allow_unisolated=context.allow_unisolated,
-    )
+    memory_bytes = (reward.memory_mib or 1024) << 20
+    pool = context.code_sandbox(context.workers, memory_bytes=memory_bytes, output_bytes=OUTPUT_BYTES)
 
     def verify(episode: Episode) -> Verdict:
         return tests_pass(

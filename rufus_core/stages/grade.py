@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from rufus_core.data.answers import Answer
 from rufus_core.errors import DataError, InfrastructureError
 from rufus_core.ports import Gym
-from rufus_core.settings import RLStage, StageSettings
+from rufus_core.settings import ExecutionSettings, RLStage, StageSettings
 from rufus_core.stages import STAGE_OF_FAMILY, open_mixed_gym
 from rufus_core.types import Episode, Message, Termination, Verdict
 
@@ -17,14 +17,14 @@ def grade(
     answers: Sequence[Answer],
     settings: Mapping[str, StageSettings],
     *,
-    workers: int = 2,
-    allow_unisolated: bool = False,
+    execution: ExecutionSettings,
     on_graded: Callable[[int], None] = lambda _: None,
 ) -> list[Verdict]:
     """A verdict for each answer, in order. `on_graded` hears how many there are.
 
     Args:
         settings: of the stages that the answers' families belong to, by name.
+        execution: where code runs, and how many answers are graded at once.
 
     Raises:
         DataError: a family that no stage has, or one whose episodes can't be judged by a text alone.
@@ -32,7 +32,8 @@ def grade(
     """
     stages = {_stage_of(answer) for answer in answers}
     used = {name: stage for name, stage in settings.items() if name in stages and isinstance(stage, RLStage)}
-    with open_mixed_gym(used, workers, allow_unisolated) as gym, ThreadPoolExecutor(workers) as threads:
+    threads = ThreadPoolExecutor(execution.rollout_workers)
+    with open_mixed_gym(used, execution, "grade") as gym, threads:
         verdicts = []
         for verdict in threads.map(lambda answer: _verdict(gym, answer), answers):
             verdicts.append(verdict)

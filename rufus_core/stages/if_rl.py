@@ -8,7 +8,6 @@ from rufus_core.ports import Gym
 from rufus_core.rewards.instructions import BENCHMARKS, verify_benchmark
 from rufus_core.rewards.judges import LEXICAL, make_judge
 from rufus_core.rewards.rubrics import score_rubrics
-from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.sandbox.lazy import LazySandbox
 from rufus_core.stages.stage import GymContext, Stage
 from rufus_core.types import Episode, Verdict
@@ -16,7 +15,7 @@ from rufus_core.types import Episode, Verdict
 
 def open_gym(context: GymContext) -> Gym:
     judge = make_judge(context.settings.models.judge or LEXICAL, meter=context.meter)
-    sandbox = LazySandbox(lambda: InterpreterPool(context.workers, allow_unisolated=context.allow_unisolated))
+    sandbox = LazySandbox(lambda: context.code_sandbox(context.workers))
 
     def verify(episode: Episode) -> Verdict:
         if episode.problem.family in BENCHMARKS:

@@ -6,14 +6,13 @@ from rufus_core.ports import Gym
 from rufus_core.rewards.fuzzy import THRESHOLD
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.reasoning import verify_reasoning
-from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.sandbox.lazy import LazySandbox
 from rufus_core.stages.stage import GymContext, Stage
 
 
 def open_gym(context: GymContext) -> Gym:
     math = MathVerifier()
-    sandbox = LazySandbox(lambda: InterpreterPool(context.workers, allow_unisolated=context.allow_unisolated))
+    sandbox = LazySandbox(lambda: context.code_sandbox(context.workers))
     given = context.reward.similarity_threshold
     threshold = THRESHOLD if given is None else given
     gym = SingleTurnGym(lambda episode: verify_reasoning(episode.problem, episode.final_text, math, threshold, sandbox))

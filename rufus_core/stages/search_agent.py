@@ -9,7 +9,6 @@ from rufus_core.gym.search import SearchGym
 from rufus_core.ports import Gym
 from rufus_core.rewards.judges import LEXICAL, make_judge
 from rufus_core.rewards.search import search_verdict
-from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.stages.stage import GymContext, Stage
 
 
@@ -23,7 +22,7 @@ def open_gym(context: GymContext) -> Gym:
         "no_answer_penalty": context.reward.no_answer_budget_exhausted,
     }
     given: dict[str, Any] = {name: number for name, number in numbers.items() if number is not None}
-    pool = InterpreterPool(workers=1, allow_unisolated=context.allow_unisolated)
+    pool = context.code_sandbox(1)
     return HoldingGym(SearchGym(pool, judge, reward=partial(search_verdict, **given)), pool, closing(judge))
 
 

@@ -9,21 +9,37 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rufus_core.ports import Gym
+from rufus_core.ports import CodeSandbox, Gym, SandboxSessions
 from rufus_core.rewards.usage import UsageMeter
-from rufus_core.settings import RewardSettings, RLStage
+from rufus_core.sandbox.placement import open_code_sandbox, open_sessions
+from rufus_core.settings import ExecutionSettings, RewardSettings, RLStage
 
 
 @dataclass(frozen=True, slots=True)
 class GymContext:
-    """What a stage's gym is opened with. `training` is False in evaluations, which a stage may score otherwise."""
+    """What a stage's gym is opened with. `training` is False in evaluations, which a stage may score otherwise.
+
+    `label` names the step where something is opened outside of this machine.
+    """
 
     settings: RLStage
     training: bool
-    workers: int = 2
-    allow_unisolated: bool = False
+    execution: ExecutionSettings = field(default_factory=ExecutionSettings)
+    label: str = ""
     reward_model: Path | None = None
     meter: UsageMeter = field(default_factory=UsageMeter)  # of what judges behind endpoints are asked
+
+    @property
+    def workers(self) -> int:
+        return self.execution.rollout_workers
+
+    def code_sandbox(self, workers: int, **limits: int) -> CodeSandbox:
+        """Opened where the recipe says that a policy's code runs; see `open_code_sandbox`."""
+        return open_code_sandbox(self.execution, workers, label=self.label, **limits)
+
+    def sessions(self) -> SandboxSessions:
+        """See `open_sessions`."""
+        return open_sessions(self.execution, label=self.label)
 
     @property
     def reward(self) -> RewardSettings:

@@ -15,9 +15,10 @@ import typer
 
 from rufus_core.cli.doctor import doctor
 from rufus_core.cli.ui import ui
-from rufus_core.errors import PortInUse
+from rufus_core.errors import ConfigError, PortInUse
 from rufus_core.ports import Check
 from tasks.servers import free_port
+from tests.sandbox.e2b.running import API_KEY, e2b_server
 
 
 def checks(capsys: pytest.CaptureFixture[str], home: Path) -> dict[str, dict[str, object]]:
@@ -45,6 +46,26 @@ def test_doctor_fails_on_what_is_required_and_says_how_to_get_it(
         doctor(home=tmp_path, json_=False)
     assert stopped.value.exit_code == 1
     assert "missing  sandbox         no namespaces  (ask the kernel)" in capsys.readouterr().out
+
+
+def test_doctor_checks_where_a_profile_places_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with e2b_server() as server:
+        placed = ["execution={sandbox: e2b, sandbox_template: python}", f"execution.sandbox_url={server.url}"]
+        doctor(set_=placed, home=tmp_path, json_=True)
+        (sandbox,) = [row for row in json.loads(capsys.readouterr().out) if row["name"] == "sandbox"]
+        assert (sandbox["ok"], sandbox["detail"]) == (True, f"E2B at {server.url}, template 'python'")
+        for key, template, told in (("e2b_ff", "python", "E2B_API_KEY"), (API_KEY, "nope", "no template 'nope'")):
+            monkeypatch.setenv("E2B_API_KEY", key)
+            with pytest.raises(typer.Exit):
+                doctor(set_=[*placed, f"execution.sandbox_template={template}"], home=tmp_path)
+            assert told in capsys.readouterr().out
+
+
+def test_microvms_without_a_template_are_refused_with_the_recipe(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="needs a sandbox_template"):
+        doctor(set_=["execution.sandbox=e2b"], home=tmp_path)
 
 
 @pytest.mark.parametrize("option", ["--prefect-port", "--mlflow-port"])

@@ -22,7 +22,7 @@ from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.step import Step
 from rufus_core.recipe.until import up_to
-from rufus_core.settings import Recipe
+from rufus_core.settings import ExecutionSettings, Recipe
 from rufus_core.training.monitor import stage_totals
 from tests.lineage.miniature import make
 
@@ -132,7 +132,7 @@ def test_preflight_reads_every_row_of_the_users_files(tmp_path: Path, monkeypatc
     good = json.dumps({"messages": [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "hello"}]})
     file.write_text(f"{good}\nnot json\n")
     recipe = load_recipe(overrides=[f"stages.sft.data.sources.mine={{path: {file}, category: general_chat}}"])
-    monkeypatch.setattr(preflight, "require", lambda allowed: None)
+    monkeypatch.setattr(preflight, "require_sandbox", lambda execution: None)
     with pytest.raises(DataError, match=r"chats\.jsonl:2"):
         preflight.preflight(recipe, build_graph(recipe), tmp_path)
     file.write_text(f"{good}\n")
@@ -142,15 +142,15 @@ def test_preflight_reads_every_row_of_the_users_files(tmp_path: Path, monkeypatc
 def test_preflight_tells_of_a_nearly_full_disk_and_of_a_missing_sandbox(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(preflight, "require", lambda allowed: None)
+    monkeypatch.setattr(preflight, "require_sandbox", lambda execution: None)
     monkeypatch.setattr("shutil.disk_usage", lambda _: type("Usage", (), {"free": 100 << 20}))
     with pytest.raises(InfrastructureError, match=r"0\.1 GiB are free"):
         preflight.preflight(load_recipe(), STEPS, tmp_path / "not" / "there")
 
-    def refuse(allowed: bool) -> None:
+    def refuse(execution: ExecutionSettings) -> None:
         raise SandboxUnavailable("no namespaces")
 
-    monkeypatch.setattr(preflight, "require", refuse)
+    monkeypatch.setattr(preflight, "require_sandbox", refuse)
     with pytest.raises(SandboxUnavailable):
         preflight.preflight(load_recipe(), STEPS, tmp_path)
 

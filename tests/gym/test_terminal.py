@@ -1,26 +1,38 @@
 """The terminal: one sandbox per episode, one tool, tests on the final state (CA-E1, CA-R1..R3, GYM-18..24)."""
 
 import random
+from contextlib import ExitStack
 from itertools import pairwise
 
 import pytest
 
 from rufus_core.data.generators import terminal_problems
 from rufus_core.data.harbor import HarborError, terminal_problem
-from rufus_core.errors import InfrastructureError
+from rufus_core.errors import InfrastructureError, OutcomeUnknown
 from rufus_core.gym.terminal import TerminalGym
-from rufus_core.settings import ToolSettings
+from rufus_core.sandbox.placement import open_sessions
+from rufus_core.sandbox.sessions import LocalSessions
+from rufus_core.settings import ExecutionSettings, ToolSettings
 from rufus_core.types import Episode, Termination, ToolCall, VerdictKind
+from tests.sandbox.e2b.running import e2b_server
 from tests.sandbox.real import require_isolation
 
 SETTINGS = ToolSettings(tool_call_limit_train=3, tool_call_limit_eval=3, result_tokens=256, command_timeout_seconds=1.0)
 
 
-@pytest.fixture(scope="module")
-def gym():
+# What a microVM has otherwise (its own root), or is tested with elsewhere.
+of_this_machine = pytest.mark.parametrize("gym", ["local"], indirect=True)
+
+
+@pytest.fixture(scope="module", params=["local", "microvms"])
+def gym(request):
+    """The same terminal over every kind of session."""
     require_isolation()
-    with TerminalGym(SETTINGS) as gym:
-        yield gym
+    with ExitStack() as held:
+        execution = ExecutionSettings()
+        if request.param == "microvms":
+            execution = held.enter_context(e2b_server()).execution
+        yield held.enter_context(TerminalGym(SETTINGS, open_sessions(execution)))
 
 
 @pytest.fixture
@@ -87,7 +99,8 @@ def test_a_timeout_kills_the_whole_group_and_the_episode_goes_on_GYM_23(opened):
 def test_a_fork_bomb_ends_and_the_episode_goes_on():
     require_isolation()
     problem = terminal_problem("Do it.", {}, {"test.sh": "true"}, "test")
-    with TerminalGym(SETTINGS.model_copy(update={"command_timeout_seconds": 60.0})) as patient:
+    settings = SETTINGS.model_copy(update={"command_timeout_seconds": 60.0})
+    with TerminalGym(settings, LocalSessions()) as patient:
         terminal = patient.open(problem)
         result = run(terminal, "f() { f | f & }; f; while :; do :; done")
         assert result.failed
@@ -121,11 +134,13 @@ def test_a_command_too_long_for_the_kernel_is_an_observation(opened):
     assert run(terminal, "echo x").content == "x\nexit 0"
 
 
+@of_this_machine
 @pytest.mark.parametrize("command", ["cat /etc/passwd", "ls /root", "touch /usr/x", "touch /x", "unshare -U true"])
 def test_the_host_is_out_of_reach(opened, command):
     assert "exit 0" not in run(opened(), command).content
 
 
+@of_this_machine
 def test_the_supervisor_is_out_of_reach(opened):
     terminal = opened()
     for place in ("environ", "mem"):
@@ -216,13 +231,47 @@ def test_a_dead_sandbox_is_a_typed_error_and_cleanup_is_idempotent(opened):
         score(terminal)
 
 
+class DropsAnswers:
+    """A real session behind a connection that is reset once a command has been sent."""
+
+    def __init__(self, session):
+        self._session, self.dropping = session, True
+        self.root, self.upload, self.read, self.close = session.root, session.upload, session.read, session.close
+
+    def run(self, command, timeout_seconds, output_bytes=1 << 20):
+        done = self._session.run(command, timeout_seconds, output_bytes)
+        if self.dropping:
+            raise OutcomeUnknown("connection reset")
+        return done
+
+
+class DroppingSessions(LocalSessions):
+    def open(self, tree):
+        return DropsAnswers(super().open(tree))
+
+
+def test_an_unknown_outcome_is_an_observation_after_one_dispatch_GYM_23():
+    require_isolation()
+    with TerminalGym(SETTINGS, DroppingSessions()) as dropping:
+        terminal = dropping.open(terminal_problem("Do it.", {}, {"test.sh": "true"}, "test"))
+        result = run(terminal, "echo x >> dispatched")
+        assert (result.failed, "connection reset" in result.content) == (True, True)
+        with pytest.raises(InfrastructureError, match="reset"):  # of the tests, it is no verdict: CA-R3
+            score(terminal)
+        terminal._session.dropping = False
+        assert run(terminal, "cat dispatched").content == "x\nexit 0"
+        assert score(terminal).passed
+        terminal.cleanup()
+
+
 def test_unsafe_paths_are_refused_before_boot(gym):
     problem = terminal_problem("Do it.", {"a": ""}, {"test.sh": "true"}, "test")
-    truth = {**problem.ground_truth, "files": {"../a": ""}}
-    with pytest.raises(HarborError):
-        gym.open(problem.model_copy(update={"ground_truth": truth}))
+    for wrong in ({"files": {"../a": ""}}, {"tests": {"../test.sh": ""}}, {"workdir": "/usr/lib"}):
+        with pytest.raises(HarborError):
+            gym.open(problem.model_copy(update={"ground_truth": {**problem.ground_truth, **wrong}}))
 
 
+@of_this_machine
 def test_demonstrations_get_the_observations_they_tell(gym):
     rng = random.Random(0)
     for problem in terminal_problems.problems(0, 30, {}):

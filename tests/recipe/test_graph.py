@@ -96,6 +96,7 @@ def test_other_steps_have_seeds_of_their_own_that_follow_the_recipes() -> None:
     "override",
     [
         "execution={threads: 7, rollout_workers: 9, allow_unisolated_code: true}",
+        "execution={sandbox: e2b, sandbox_template: baked, sandbox_domain: vms.example}",
         "stages.coding_rl.compute={extra_nodes: 1, colocated_rollout: true}",
         "stages.coding_rl.title=Another title",
         "stages.coding_rl.section='99'",

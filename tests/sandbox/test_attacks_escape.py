@@ -9,6 +9,7 @@ import pytest
 
 from rufus_core.gym.terminal import TerminalGym
 from rufus_core.sandbox.interpreter import InterpreterPool
+from rufus_core.sandbox.sessions import LocalSessions
 from tests.gym.test_terminal import SETTINGS, run, terminal_problem
 from tests.sandbox.attacks import attack_pool, named, nothing_is_left, refused
 from tests.sandbox.real import require_isolation
@@ -237,7 +238,7 @@ IN_A_SESSION = {  # a program, and what a session tells of it
 def test_a_session_has_a_loopback_of_its_own_and_no_other_network(listeners):
     require_isolation()
     files = {f"{name}.py": f"{listeners}import socket\n{program}" for name, (program, _) in IN_A_SESSION.items()}
-    with TerminalGym(SETTINGS) as gym:
+    with TerminalGym(SETTINGS, LocalSessions()) as gym:
         terminal = gym.open(terminal_problem("Do it.", files, {"test.sh": "true"}, "test"))
         try:
             for name, (_, told) in IN_A_SESSION.items():

@@ -167,7 +167,7 @@ def test_an_ordinary_user_has_the_same_sandboxes():
         pytest.skip("no Python of this version can be read by another user")
     python, packages = found
     root = Path(__file__).parents[2]
-    suites = ["test_interpreter.py", "test_attacks_escape.py", "../gym/test_terminal.py"]
+    suites = ["test_interpreter.py", "test_attacks_escape.py", "test_sessions.py", "../gym/test_terminal.py"]
     with tempfile.TemporaryDirectory(prefix="rufus-ordinary-") as name:
         copy = Path(name)
         for part in ("rufus_core", "tests"):

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 
 from rufus_core.recipe.load import load_recipe
-from rufus_core.settings import RLStage
+from rufus_core.settings import ExecutionSettings, RLStage
 from rufus_core.stages import STAGE_OF_FAMILY, STAGES, open_mixed_gym
 from rufus_core.stages.stage import GymContext
 from rufus_core.training.reward_model import RewardModel
 from rufus_core.types import Message, Problem, Termination
+from tests.sandbox.e2b.running import e2b_server
 from tests.sandbox.real import require_isolation
 from tests.stages.replay import Demonstrated, demonstrations, replay
 from tests.training import toy
@@ -78,7 +79,7 @@ def test_a_mixed_gym_plays_each_family_in_its_own_stage() -> None:
     """As the SFT mixture is measured: reasoning, instructions and chat side by side."""
     names = ("reasoning_rl", "if_rl", "rlhf")
     shown = [each for name in names for each in demonstrations(STAGES[name].families, 1)]
-    with open_mixed_gym({name: _settings(name) for name in names}, 2, False) as gym:
+    with open_mixed_gym({name: _settings(name) for name in names}, ExecutionSettings()) as gym:
         trajectories = replay(gym, _settings("if_rl"), shown)
     assert [t.verdict.passed for t in trajectories] == [not each.wrong for each in shown]
 
@@ -121,3 +122,20 @@ def test_the_threshold_of_science_answers_is_the_recipes_RRL_R1() -> None:
             (trajectory,) = replay(gym, stage, [Demonstrated(problem, False, said)])
         passed.append(trajectory.verdict.passed)
     assert passed == [False, True]
+
+
+def test_verdicts_are_the_same_in_microvms_GYM_19() -> None:
+    """Every stage that runs code, with right answers and wrong ones, here and there."""
+    require_isolation()
+    with e2b_server() as server:
+        for name in SANDBOXED:
+            settings, shown = _settings(name), demonstrations(STAGES[name].families, 2)
+            told = []
+            for execution in (ExecutionSettings(rollout_workers=1), server.execution):
+                with STAGES[name].open_gym(GymContext(settings, training=True, execution=execution)) as gym:
+                    told.append([trajectory.verdict for trajectory in replay(gym, settings, shown)])
+            here, there = told
+            assert here == there
+            assert [verdict.passed for verdict in there] == [not each.wrong for each in shown]
+        assert server.count("POST /v2/sandboxes") >= len(SANDBOXED)
+        assert server.log()["machines"] == {}
