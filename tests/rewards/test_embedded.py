@@ -11,6 +11,7 @@ import httpx
 import pytest
 import torch
 
+from rufus_core.data.constraints import library
 from rufus_core.data.synthesis.dialogue import SynthesisSettings
 from rufus_core.data.synthesis.play import synthesise
 from rufus_core.data.synthesis.scripted import ScriptedUser
@@ -27,7 +28,7 @@ ASKED = (Message(role="user", content="say hello"),)
 REPLY = Message(role="assistant", reasoning="a request", content="three good words")
 VERDICT = Message(role="assistant", reasoning="check", content='{"verdict": "yes"}')
 JUDGED = ("thanks", "please do")
-KINDS = dict.fromkeys(("topic", "num_words", "include_word", "exclude_word", "commas", "end_sign", "polite"), "")
+KINDS = dict.fromkeys(library.KINDS, "")
 SETTINGS = SynthesisSettings(count=3, min_turns=2, max_turns=2, system_share=0.0)
 
 
@@ -59,7 +60,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     )
     examples = policy.chat.example_ids([(row, [False] * (len(row) - 1) + [True], ()) for row in rows])
     stage = sft_stage(
-        run={"steps": 80},
+        run={"steps": 160},
         batch={"global_batch_sequences": len(examples), "context_tokens": 512},
         optimizer={"lr_peak": 1e-2},
     )

@@ -7,7 +7,7 @@ that meets all of its constraints at once, though it answers no query.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from rufus_core.data.constraints.compose import MAX_CONSTRAINTS, MIN_CONSTRAINTS, compose
 from rufus_core.data.constraints.library import describe, negative
@@ -50,15 +50,13 @@ def problems(seed: int, count: int, options: Mapping[str, Json]) -> Iterator[Pro
         DataError: an unknown option, or one that can't be used.
     """
     refuse_unknown(options, "queries", "min_constraints", "max_constraints")
-    queries = options.get("queries", QUERIES)
+    queries = read_queries(options)
     least, most = options.get("min_constraints", MIN_CONSTRAINTS), options.get("max_constraints", MAX_CONSTRAINTS)
     if not MIN_CONSTRAINTS <= least <= most <= MAX_CONSTRAINTS:
         raise DataError(
             f"from {least} to {most} constraints can't be asked for",
             hint=f"{MIN_CONSTRAINTS} to {MAX_CONSTRAINTS} (IF-D2)",
         )
-    if not queries or not all(isinstance(query, str) and query.strip() for query in queries):
-        raise DataError("queries are texts, and there must be one at least")
     return distinct(lambda rng: _problem(rng, queries, rng.randint(least, most)), seed, count)
 
 
@@ -70,15 +68,27 @@ def demonstrate(problem: Problem, rng: random.Random, wrong: bool) -> list[Messa
     return [Message(role="assistant", reasoning="", content=text)]
 
 
-def _problem(rng: random.Random, queries: list[str], count: int) -> Problem:
-    query, composition = rng.choice(queries), compose(rng, count)
-    instructions = [describe(constraint, rng) for constraint in composition.constraints]
-    asked = rng.choice(
+def ask(query: str, instructions: Sequence[str], rng: random.Random) -> str:
+    """The query and its instructions as one request, in one of three layouts."""
+    return rng.choice(
         [
             " ".join([query, *instructions]),
             "\n".join([query, "", *(f"- {instruction}" for instruction in instructions)]),
             "\n".join([*instructions, "", query]),
         ]
     )
+
+
+def read_queries(options: Mapping[str, Json]) -> Sequence[str]:
+    """The option `queries`, or our own. Raises DataError where it is no list of texts, or an empty one."""
+    queries: Sequence[str] = options.get("queries", QUERIES)
+    if not queries or not all(isinstance(query, str) and query.strip() for query in queries):
+        raise DataError("queries are texts, and there must be one at least")
+    return queries
+
+
+def _problem(rng: random.Random, queries: Sequence[str], count: int) -> Problem:
+    query, composition = rng.choice(queries), compose(rng, count)
+    asked = ask(query, [describe(constraint, rng) for constraint in composition.constraints], rng)
     ground_truth = {"rubrics": list(composition.constraints), "witness": composition.witness}
     return Problem.build("instructions", SOURCE, [Message(role="user", content=asked)], ground_truth)

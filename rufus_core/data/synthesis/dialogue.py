@@ -1,4 +1,4 @@
-"""What is synthesised: the specification of a dialogue, and how it ended."""
+"""What is synthesised: the specification of a dialogue, and how it ended. A single turn is a dialogue of one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
+from rufus_core.data.generators.constraints import QUERIES
 from rufus_core.types import Frozen, Json, Message, Problem, content_id
 
-FAMILY, SOURCE = "instructions", "multi_turn"
-PROMPT_VERSION = "v1"  # part of a dialogue's id: raise it with every change of what the models are told
+FAMILY = "instructions"
+SINGLE_TURN, MULTI_TURN = "single_turn", "multi_turn"  # sources: the two sets of IF-D1
+PROMPT_VERSION = "v2"  # part of a dialogue's id: raise it with every change of what the models are told
 MAX_RUBRICS = 6  # IF-D7: about ten, with optional ones among them, gave a length bias; the paper's mean is 2.7
 
 
@@ -24,6 +26,16 @@ class Tactic(enum.StrEnum):
     REVISE = "revise"
     DISTRACT = "distract"
     CHALLENGE = "challenge"
+
+
+class Query(Frozen):
+    """What a dialogue is about: a user's request, and where it is known who asks."""
+
+    query: str
+    persona: str = ""
+
+
+OWN_QUERIES = tuple(Query(query=query) for query in QUERIES)
 
 
 class SynthesisSettings(Frozen):
@@ -45,24 +57,40 @@ class SynthesisSettings(Frozen):
 class DialogueSpec(Frozen):
     """What is settled before a model is asked. `tactics` has one for each user turn; `assistant` is a model's identity.
 
-    With `has_system` the system prompt must hold for the whole dialogue, and a user turn challenges it.
+    With `has_system` the system prompt must hold for the whole dialogue, and a user turn challenges it. In a dialogue
+    of one turn no assistant speaks.
     """
 
     id: str
     seed: int
+    query: str
+    persona: str = ""
     tactics: tuple[Tactic, ...]
     has_system: bool
     assistant: str
 
 
-class Dialogue(Frozen):
-    """A finished dialogue, which ends with a user turn. `declines`: the right answer is to decline (IF-D6)."""
+class Entry(Frozen):
+    """What a journal keeps a line of."""
+
+    @property
+    def id(self) -> str:
+        raise NotImplementedError
+
+
+class Dialogue(Entry):
+    """A finished dialogue, which ends with a user turn.
+
+    `declines`: the right answer is to decline (IF-D6). `refused` counts the checkers that a teacher wrote for it in
+    vain, by what is wrong with them.
+    """
 
     spec: DialogueSpec
     user: str  # the identity of the model that played the user
     messages: tuple[Message, ...]
     rubrics: tuple[dict[str, Json], ...]
     declines: bool = False
+    refused: dict[str, int] = Field(default_factory=dict)
 
     @property
     def id(self) -> str:
@@ -71,7 +99,11 @@ class Dialogue(Frozen):
     @property
     def problem(self) -> Problem:
         """The policy is trained on the answer to the last user turn (IF-D4)."""
-        return Problem.build(FAMILY, SOURCE, self.messages, {"rubrics": list(self.rubrics)})
+        return Problem.build(FAMILY, self.source, self.messages, {"rubrics": list(self.rubrics)})
+
+    @property
+    def source(self) -> str:
+        return SINGLE_TURN if len(self.spec.tactics) == 1 else MULTI_TURN
 
 
 class FailureReason(enum.StrEnum):
@@ -82,6 +114,7 @@ class FailureReason(enum.StrEnum):
     PLAN = "plan"  # the user model's replies can't be read as what was asked for
     TURN = "turn"
     RUBRICS = "rubrics"  # neither: unreadable, none, an unknown kind, or too many
+    CONSTRAINTS = "constraints"  # nor the constraints of a single turn
 
 
 class Failure(Frozen):
@@ -91,9 +124,13 @@ class Failure(Frozen):
 
 
 def specifications(
-    settings: SynthesisSettings, seed: int, user: str, assistants: Sequence[str]
+    settings: SynthesisSettings,
+    seed: int,
+    user: str,
+    assistants: Sequence[str],
+    queries: Sequence[Query] = OWN_QUERIES,
 ) -> tuple[DialogueSpec, ...]:
-    """One for each dialogue. Assistants rotate over the data points, in an order that depends on the seed.
+    """One for each dialogue. Assistants and queries rotate over the data points; the seed orders the assistants.
 
     Args:
         user, assistants: identities of the models.
@@ -103,7 +140,9 @@ def specifications(
     shape = settings.model_dump(exclude={"count", "max_rubrics"})
     specs = []
     for index in range(settings.count):
-        id = content_id("dialogue", PROMPT_VERSION, shape, seed, index, user, sorted(assistants))
+        asked = queries[index % len(queries)]
+        key = (shape, seed, index, user, sorted(assistants), asked.model_dump())
+        id = content_id("dialogue", PROMPT_VERSION, *key)
         rng = random.Random(id)
         has_system = rng.random() < settings.system_share
         num_turns = rng.randint(settings.min_turns, settings.max_turns)
@@ -111,7 +150,9 @@ def specifications(
             DialogueSpec(
                 id=id,
                 seed=rng.getrandbits(31),
-                tactics=(Tactic.OPEN, *_tactics(rng, num_turns - 1, has_system)),
+                query=asked.query,
+                persona=asked.persona,
+                tactics=(Tactic.OPEN, *draw_tactics(rng, num_turns - 1, has_system)),
                 has_system=has_system,
                 assistant=order[index % len(order)],
             )
@@ -119,8 +160,8 @@ def specifications(
     return tuple(specs)
 
 
-def _tactics(rng: random.Random, count: int, has_system: bool) -> list[Tactic]:
-    """Any, and where there is a system prompt at least one that challenges it."""
+def draw_tactics(rng: random.Random, count: int, has_system: bool) -> list[Tactic]:
+    """Of the turns after the first: any, and where there is a system prompt at least one that challenges it."""
     choice = (Tactic.LAYER, Tactic.REVISE, Tactic.DISTRACT)
     tactics = rng.choices((*choice, Tactic.CHALLENGE) if has_system else choice, k=count)
     if has_system and Tactic.CHALLENGE not in tactics:

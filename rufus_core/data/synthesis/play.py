@@ -10,14 +10,17 @@ from pathlib import Path
 from typing import TypeVar
 
 from rufus_core.data.synthesis.dialogue import (
+    OWN_QUERIES,
     Dialogue,
     DialogueSpec,
+    Entry,
     Failure,
     FailureReason,
+    Query,
     SynthesisSettings,
     specifications,
 )
-from rufus_core.data.synthesis.journal import Journal
+from rufus_core.data.synthesis.journal import EntryT, Journal
 from rufus_core.data.synthesis.requests import (
     plan_request,
     read_plan,
@@ -33,6 +36,7 @@ from rufus_core.types import Message
 _ATTEMPTS = 3  # at a reply that can be read; a client's own retries come on top
 
 ResultT = TypeVar("ResultT")
+ItemT = TypeVar("ItemT", bound=Entry | DialogueSpec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +46,22 @@ class Synthesis:
     dialogues: tuple[Dialogue, ...]
     failures: tuple[Failure, ...]
 
+    @classmethod
+    def of(cls, outcomes: Sequence[Dialogue | Failure]) -> Synthesis:
+        return cls(
+            tuple(outcome for outcome in outcomes if isinstance(outcome, Dialogue)),
+            tuple(outcome for outcome in outcomes if isinstance(outcome, Failure)),
+        )
+
     @property
     def counts(self) -> dict[str, int]:
         failed = Counter(f"failed_{failure.reason}" for failure in self.failures)
         return {"asked": len(self.dialogues) + len(self.failures), "dialogues": len(self.dialogues), **failed}
 
 
-class _Failed(Exception):
+class Failed(Exception):
+    """An item can't be finished; it becomes a `Failure`."""
+
     def __init__(self, reason: FailureReason, detail: str) -> None:
         super().__init__(detail)
         self.reason, self.detail = reason, detail
@@ -62,6 +75,8 @@ def synthesise(
     kinds: Mapping[str, str],
     journal: Path,
     workers: int = 8,
+    queries: Sequence[Query] = OWN_QUERIES,
+    on_done: Callable[[], None] = lambda: None,
 ) -> Synthesis:
     """Hold `settings.count` dialogues, `workers` at a time; what `journal` has of them isn't asked for again.
 
@@ -75,25 +90,38 @@ def synthesise(
     by_identity = {assistant.identity: assistant for assistant in assistants}
     if not assistants or len(by_identity) < len(assistants):
         raise ConfigError("the dialogues need assistants that differ", hint="name each model once")
-    specs = specifications(settings, seed, user.identity, list(by_identity))
-    with Journal(journal) as kept:
+    specs = specifications(settings, seed, user.identity, list(by_identity), queries)
 
-        def hold(spec: DialogueSpec) -> Dialogue | Failure:
-            if finished := kept.finished.get(spec.id):
-                return finished
-            outcome = hold_dialogue(spec, user, by_identity[spec.assistant], kinds, settings.max_rubrics)
-            kept.keep(outcome)
-            return outcome
+    def hold(spec: DialogueSpec) -> Dialogue | Failure:
+        return hold_dialogue(spec, user, by_identity[spec.assistant], kinds, settings.max_rubrics)
 
-        threads = ThreadPoolExecutor(workers, thread_name_prefix="dialogue")
-        try:
-            outcomes = list(threads.map(hold, specs))
-        finally:
-            threads.shutdown(cancel_futures=True)
-    return Synthesis(
-        tuple(outcome for outcome in outcomes if isinstance(outcome, Dialogue)),
-        tuple(outcome for outcome in outcomes if isinstance(outcome, Failure)),
-    )
+    with Journal(journal, Dialogue) as kept:
+        outcomes: list[Dialogue | Failure] = finish(specs, hold, kept, workers, on_done)
+    return Synthesis.of(outcomes)
+
+
+def finish(
+    items: Sequence[ItemT],
+    make: Callable[[ItemT], EntryT | Failure],
+    journal: Journal[EntryT],
+    workers: int,
+    on_done: Callable[[], None] = lambda: None,
+) -> list[EntryT | Failure]:
+    """What becomes of each item, in order; what the journal has by its id isn't made again. Raises what `make` does."""
+
+    def outcome(item: ItemT) -> EntryT | Failure:
+        made: EntryT | Failure | None = journal.finished.get(item.id)
+        if made is None:
+            made = make(item)
+            journal.keep(made)
+        on_done()
+        return made
+
+    threads = ThreadPoolExecutor(workers, thread_name_prefix="synthesis")
+    try:
+        return list(threads.map(outcome, items))
+    finally:
+        threads.shutdown(cancel_futures=True)
 
 
 def hold_dialogue(
@@ -102,32 +130,32 @@ def hold_dialogue(
     """A whole dialogue, or why there is none; never half of one. Raises ConfigError when an endpoint refuses us."""
     messages: list[Message] = []
 
-    def ask(request: list[Message], read: Callable[[str], ResultT], reason: FailureReason) -> ResultT:
-        return _ask(user, request, read, spec.seed + len(messages), reason, FailureReason.NO_USER)
+    def ask_user(request: list[Message], read: Callable[[str], ResultT], reason: FailureReason) -> ResultT:
+        return ask(user, request, read, spec.seed + len(messages), reason, FailureReason.NO_USER)
 
     try:
-        plan = ask(plan_request(spec), lambda reply: read_plan(reply, spec), FailureReason.PLAN)
+        plan = ask_user(plan_request(spec), lambda reply: read_plan(reply, spec), FailureReason.PLAN)
         if plan.system is not None:
             messages.append(Message(role="system", content=plan.system))
         for step in range(len(spec.tactics)):
             if step:
                 seed, lost = spec.seed + len(messages), FailureReason.NO_ASSISTANT
                 messages.append(
-                    Message(role="assistant", content=_ask(assistant, messages, read_turn, seed, lost, lost))
+                    Message(role="assistant", content=ask(assistant, messages, read_turn, seed, lost, lost))
                 )
-            turn = ask(turn_request(spec, plan, messages, step), read_turn, FailureReason.TURN)
+            turn = ask_user(turn_request(spec, plan, messages, step), read_turn, FailureReason.TURN)
             messages.append(Message(role="user", content=turn))
-        rubrics = ask(
+        rubrics = ask_user(
             rubrics_request(spec, plan, messages, kinds, max_rubrics),
             lambda reply: read_rubrics(reply, kinds, max_rubrics),
             FailureReason.RUBRICS,
         )
-    except _Failed as failed:
+    except Failed as failed:
         return Failure(id=spec.id, reason=failed.reason, detail=failed.detail)
     return Dialogue(spec=spec, user=user.identity, messages=tuple(messages), rubrics=rubrics, declines=plan.decline)
 
 
-def _ask(
+def ask(
     model: ChatModel,
     request: Sequence[Message],
     read: Callable[[str], ResultT],
@@ -135,13 +163,13 @@ def _ask(
     unreadable: FailureReason,
     silent: FailureReason,
 ) -> ResultT:
-    """What `read` makes of a reply. Another seed gives another reply, where the model samples."""
-    failed = _Failed(silent, "")
+    """What `read` makes of a reply. Another seed gives another reply, where the model samples. Raises Failed."""
+    failed = Failed(silent, "")
     for attempt in range(_ATTEMPTS):
         try:
             return read(model.complete(request, seed=seed + 1000 * attempt))
         except InfrastructureError as error:
-            failed = _Failed(silent, error.what)
+            failed = Failed(silent, error.what)
         except ValueError as error:
-            failed = _Failed(unreadable, str(error).splitlines()[0])
+            failed = Failed(unreadable, str(error).splitlines()[0])
     raise failed

@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import ValidationError
 
+from rufus_core.data.constraints.library import KINDS, kind_of
 from rufus_core.data.json_reply import read_object
 from rufus_core.data.synthesis.dialogue import DialogueSpec, Tactic
+from rufus_core.errors import DataError
 from rufus_core.types import Frozen, Json, Message
 
 _TACTICS = {
@@ -24,7 +26,8 @@ _ROLE = (
 )
 _TASKS = {
     "plan": (
-        "Plan the dialogue, one step for each of the user's turns, each by its tactic. Where `has_system` is true, add"
+        "Plan the dialogue, one step for each of the user's turns, each by its tactic. It opens with the request in"
+        " `query`; `persona`, where it isn't empty, is who asks. Where `has_system` is true, add"
         " a system prompt with a requirement that every response must meet. `decline` says whether the right response"
         ' to the last turn is to decline it. Reply with JSON only: {"system": text or null, "steps": [text, ...],'
         ' "decline": true or false}.'
@@ -70,7 +73,8 @@ def rubrics_request(
 
 def _request(task: str, spec: DialogueSpec, **more: Json) -> list[Message]:
     turns = [{"tactic": tactic, "meaning": _TACTICS[tactic]} for tactic in spec.tactics]
-    body = {"task": task, "seed": spec.seed, "has_system": spec.has_system, "turns": turns, **more}
+    about = {"query": spec.query, "persona": spec.persona, "seed": spec.seed, "has_system": spec.has_system}
+    body = {"task": task, **about, "turns": turns, **more}
     return [
         Message(role="system", content=f"{_ROLE} {_TASKS[task]}"),
         Message(role="user", content=json.dumps(body, ensure_ascii=False)),
@@ -103,7 +107,10 @@ def read_turn(reply: str) -> str:
 
 
 def read_rubrics(reply: str, kinds: Mapping[str, str], max_rubrics: int) -> tuple[dict[str, Json], ...]:
-    """The rubrics, each once. Raises ValueError for none, too many, an unknown kind or an optional one (IF-D7)."""
+    """The rubrics, each once.
+
+    Raises ValueError for none, too many, an unknown kind, arguments that it can't use or an optional one (IF-D7).
+    """
     listed = read_object(reply).get("rubrics")
     if not isinstance(listed, list) or not all(isinstance(rubric, dict) for rubric in listed):
         raise ValueError("`rubrics` is no list of objects")
@@ -115,9 +122,18 @@ def read_rubrics(reply: str, kinds: Mapping[str, str], max_rubrics: int) -> tupl
             raise ValueError(f"unknown kind of rubric {rubric.get('kind')!r}")
         if rubric["kind"] == "judge" and not str(rubric.get("question") or "").strip():
             raise ValueError("a judge's rubric has no question")
+        if rubric["kind"] in KINDS:
+            _refuse_unusable(rubric)
         kept = {name: value for name, value in rubric.items() if name not in ("necessary", "optional")}
         if kept not in rubrics:
             rubrics.append(kept)
     if not 0 < len(rubrics) <= max_rubrics:
         raise ValueError(f"{len(rubrics)} rubrics, where 1 to {max_rubrics} may be")
     return tuple(rubrics)
+
+
+def _refuse_unusable(rubric: Mapping[str, Json]) -> None:
+    try:
+        kind_of(rubric)
+    except DataError as error:
+        raise ValueError(error.what) from error

@@ -16,7 +16,9 @@ Passes = list[bool | None]
 
 
 def dialogue(id: str, words: int = 3, declines: bool = False) -> Dialogue:
-    spec = DialogueSpec(id=id, seed=0, tactics=(Tactic.OPEN, Tactic.LAYER), has_system=False, assistant="one")
+    spec = DialogueSpec(
+        id=id, seed=0, query="hi", tactics=(Tactic.OPEN, Tactic.LAYER), has_system=False, assistant="one"
+    )
     turns = (("user", "hi"), ("assistant", " ".join(["word"] * words)), ("user", "more"))
     messages = tuple(Message.model_validate({"role": role, "content": text}) for role, text in turns)
     return Dialogue(spec=spec, user="user", messages=messages, rubrics=({"kind": "polite"},), declines=declines)
