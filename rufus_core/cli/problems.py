@@ -1,4 +1,4 @@
-"""`rufus problems`: make a stage's problem set, screen it with a policy, and look at any set."""
+"""`rufus problems`: make a stage's problem set, screen it with a policy, look at any set, and synthesise one."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from rich.console import Console
 
 from rufus_core.cli.output import chosen, console, print_json
 from rufus_core.cli.parts import Home, Overrides, Profile, RecipeFile, Shared, open_home
+from rufus_core.cli.problem_synthesis import synthesize
 from rufus_core.errors import LineageError
 
 if TYPE_CHECKING:
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from rufus_core.ports import RunOutcome
 
 problems = typer.Typer(
-    name="problems", no_args_is_help=True, help="Build a stage's problem set, screen it with a policy, look into it."
+    name="problems",
+    no_args_is_help=True,
+    help="Build a stage's problem set, screen it with a policy, look into it; make one with models of yours.",
 )
 
 Stage = Annotated[str, typer.Argument(metavar="STAGE", help="A stage of the recipe.")]
@@ -164,6 +167,9 @@ def inspect(
         show_pairs(pairs, out)
     if num:
         list_problems(found.problems[:num], out)
+
+
+problems.command()(synthesize)
 
 
 def _progress_console(json_: bool) -> Console:

@@ -48,6 +48,7 @@ class ChatClient:
     Args:
         model: the model id that the endpoint serves.
         url: base URL, ending in `/v1`.
+        max_tokens: of a reply; None leaves it to the server.
         meter: where usage is counted.
         options: how requests are sent and repeated, as JsonClient takes them.
     """
@@ -59,10 +60,11 @@ class ChatClient:
         api_key: str | None = None,
         *,
         temperature: float = 0.0,
+        max_tokens: int | None = None,
         meter: UsageMeter | None = None,
         **options: Any,
     ) -> None:
-        self.model, self.temperature = model, temperature
+        self.model, self.temperature, self._max_tokens = model, temperature, max_tokens
         self.meter = UsageMeter() if meter is None else meter
         self._client = JsonClient(url.rstrip("/") + "/chat/completions", model, api_key, **options)
 
@@ -95,6 +97,7 @@ class ChatClient:
             "messages": [{"role": message.role, "content": message.content} for message in messages],
             **({"response_format": {"type": "json_object"}} if json_object else {}),
             **({} if seed is None else {"seed": seed}),
+            **({} if self._max_tokens is None else {"max_tokens": self._max_tokens}),
         }
         tally, answered = _Tally(), False
 

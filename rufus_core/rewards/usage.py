@@ -20,16 +20,16 @@ class Prices:
     completion: float
 
     @classmethod
-    def from_environment(cls) -> Prices | None:
-        """RUFUS_JUDGE_PRICES as `PROMPT,COMPLETION`; None where it isn't set. Raises ConfigError for anything else."""
-        text = os.environ.get(PRICES_VARIABLE)
+    def from_environment(cls, variable: str = PRICES_VARIABLE) -> Prices | None:
+        """The variable as `PROMPT,COMPLETION`; None where it isn't set. Raises ConfigError for anything else."""
+        text = os.environ.get(variable)
         if not text:
             return None
         try:
             prompt, completion = (float(part) for part in text.split(","))
         except ValueError as error:
             raise ConfigError(
-                f"{text!r} isn't two prices", where=PRICES_VARIABLE, hint="for example 0.2,0.6 for a million tokens"
+                f"{text!r} isn't two prices", where=variable, hint="for example 0.2,0.6 for a million tokens"
             ) from error
         return cls(prompt, completion)
 

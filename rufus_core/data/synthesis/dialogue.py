@@ -107,7 +107,7 @@ class Dialogue(Entry):
 
 
 class FailureReason(enum.StrEnum):
-    """What failed after its retries, so that there is no dialogue."""
+    """What failed after its retries, so that there is no dialogue, or no attempts at it."""
 
     NO_USER = "no_user"  # the user model gave no reply
     NO_ASSISTANT = "no_assistant"
@@ -115,6 +115,11 @@ class FailureReason(enum.StrEnum):
     TURN = "turn"
     RUBRICS = "rubrics"  # neither: unreadable, none, an unknown kind, or too many
     CONSTRAINTS = "constraints"  # nor the constraints of a single turn
+    NO_SOLVER = "no_solver"  # who should attempt it gave no reply
+    NO_VERDICT = "no_verdict"  # neither the judge nor the sandbox, on an attempt
+
+
+SILENT = frozenset({FailureReason.NO_USER, FailureReason.NO_ASSISTANT, FailureReason.NO_SOLVER})
 
 
 class Failure(Frozen):

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from rufus_core.data.synthesis.dialogue import (
     OWN_QUERIES,
+    SILENT,
     Dialogue,
     DialogueSpec,
-    Entry,
     Failure,
     FailureReason,
     Query,
@@ -34,9 +35,17 @@ from rufus_core.ports import ChatModel
 from rufus_core.types import Message
 
 _ATTEMPTS = 3  # at a reply that can be read; a client's own retries come on top
+GIVE_UP = 64  # items in a row that nobody replied to: the endpoint is down
 
 ResultT = TypeVar("ResultT")
-ItemT = TypeVar("ItemT", bound=Entry | DialogueSpec)
+
+
+class Item(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+ItemT = TypeVar("ItemT", bound=Item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +96,26 @@ def synthesise(
         ConfigError: there is no assistant, two of them are the same, or an endpoint refuses us.
         DataError: the journal can't be read.
     """
+    specs, hold = dialogue_maker(settings, seed, user, assistants, kinds, queries)
+    with Journal(journal, Dialogue) as kept:
+        outcomes: list[Dialogue | Failure] = finish(specs, hold, kept, workers, on_done)
+    return Synthesis.of(outcomes)
+
+
+def dialogue_maker(
+    settings: SynthesisSettings,
+    seed: int,
+    user: ChatModel,
+    assistants: Sequence[ChatModel],
+    kinds: Mapping[str, str],
+    queries: Sequence[Query],
+) -> tuple[tuple[DialogueSpec, ...], Callable[[DialogueSpec], Dialogue | Failure]]:
+    """The specifications of the dialogues, and what holds one. Raises ConfigError as `synthesise` does."""
     by_identity = {assistant.identity: assistant for assistant in assistants}
     if not assistants or len(by_identity) < len(assistants):
         raise ConfigError("the dialogues need assistants that differ", hint="name each model once")
     specs = specifications(settings, seed, user.identity, list(by_identity), queries)
-
-    def hold(spec: DialogueSpec) -> Dialogue | Failure:
-        return hold_dialogue(spec, user, by_identity[spec.assistant], kinds, settings.max_rubrics)
-
-    with Journal(journal, Dialogue) as kept:
-        outcomes: list[Dialogue | Failure] = finish(specs, hold, kept, workers, on_done)
-    return Synthesis.of(outcomes)
+    return specs, lambda spec: hold_dialogue(spec, user, by_identity[spec.assistant], kinds, settings.max_rubrics)
 
 
 def finish(
@@ -107,13 +125,26 @@ def finish(
     workers: int,
     on_done: Callable[[], None] = lambda: None,
 ) -> list[EntryT | Failure]:
-    """What becomes of each item, in order; what the journal has by its id isn't made again. Raises what `make` does."""
+    """What becomes of each item, in order; what the journal has by its id isn't made again.
+
+    Raises what `make` does, and InfrastructureError once `GIVE_UP` items in a row got no reply.
+    """
+    silence: list[str] = []
+    lock = threading.Lock()
 
     def outcome(item: ItemT) -> EntryT | Failure:
         made: EntryT | Failure | None = journal.finished.get(item.id)
         if made is None:
+            if len(silence) >= GIVE_UP:
+                what = f"{GIVE_UP} items in a row got no reply: {silence[-1]}"
+                raise InfrastructureError(what, hint="the same command goes on where it was")
             made = make(item)
             journal.keep(made)
+            with lock:
+                if isinstance(made, Failure) and made.reason in SILENT:
+                    silence.append(made.detail)
+                else:
+                    silence.clear()
         on_done()
         return made
 
