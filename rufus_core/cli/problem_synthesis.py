@@ -58,7 +58,7 @@ def synthesize(
             min=0,
             max=4,
             metavar="N",
-            help="Constraints of a single turn that the teacher writes, each with a checker; by default 1 (a script: 0).",
+            help="Constraints of a single turn that the teacher writes, each with a checker; 1, of a script 0.",
         ),
     ] = None,
     min_turns: Annotated[int, typer.Option(min=2, metavar="N", help="Least turns of a dialogue's user.")] = 4,

@@ -10,11 +10,14 @@ from pathlib import Path
 import httpx
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from rufus_core.cli.main import app
 from rufus_core.data.constraints import library
 from rufus_core.data.synthesis.dialogue import SynthesisSettings
 from rufus_core.data.synthesis.play import synthesise
 from rufus_core.data.synthesis.scripted import ScriptedUser
+from rufus_core.jobs.problem_rows import read_problem_file
 from rufus_core.rewards.chat_client import ChatClient
 from rufus_core.rewards.openai_judge import RUBRIC_SYSTEM, OpenAIJudge
 from rufus_core.training.base_policy import make_policy
@@ -87,3 +90,17 @@ def test_it_plays_the_assistant_of_a_dialogue(served: ServerProcess, tmp_path: P
     for dialogue in made.dialogues:
         assert [message.role for message in dialogue.messages] == ["user", "assistant", "user"]
         assert dialogue.messages[1].content == REPLY.content
+
+
+def test_a_laptop_s_own_server_plays_assistant_and_policy_of_the_command(served: ServerProcess, tmp_path: Path) -> None:
+    """`rufus problems synthesize` with a scripted user: the dialogues are those that the policy was taught."""
+    file, model = tmp_path / "made.jsonl", f"openai:default@{served.url}/v1"
+    command = ["problems", "synthesize", str(file), "--single", "0", "--multi", "3", "--system-share", "0"]
+    command += ["--min-turns", "2", "--max-turns", "2", "--temperature", "0", "--assistant", model, "--policy", model]
+    result = CliRunner().invoke(app, [*command, "--max-tokens", "32", "--json"], catch_exceptions=False)
+    report = json.loads(result.stdout)
+    made = list(read_problem_file(file, "mine", ["instructions"]))
+    assert (len(made), report["kept"]) == (3, 3), "three words meet no such requirements, so none is too easy"
+    assert {problem.prompt[1].content for problem in made} == {REPLY.content}
+    assert report["usage"]["assistants"]["answered"] == 3
+    assert report["usage"]["policy"]["requests"] >= 3 * 8

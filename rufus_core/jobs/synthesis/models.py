@@ -26,7 +26,10 @@ _AT_URL = "@http"  # between a model's id and its own endpoint
 
 
 class ModelNames(Frozen):
-    """`openai:MODEL`, or `openai:MODEL@URL` for one at an endpoint of its own. Scripts play the teacher and the assistants where none is named."""
+    """`openai:MODEL`, or `openai:MODEL@URL` for one at an endpoint of its own.
+
+    Scripts play the teacher and the assistants where none is named.
+    """
 
     teacher: str | None = None
     assistants: tuple[str, ...] = ()
