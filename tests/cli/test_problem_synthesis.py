@@ -109,6 +109,13 @@ def test_without_json_it_says_what_was_made(tmp_path: Path) -> None:
     assert "rufus problems inspect" in result.stdout
 
 
+def test_the_generator_is_a_source_of_the_stage(tmp_path: Path, made: list[str]) -> None:  # noqa: F811
+    source = "stages.if_rl.problems.sources=!replace {dialogues: {generator: dialogues, count: 8}}"
+    shown = call(tmp_path / "home", "build", "if_rl", sets=[*small_overrides(), source])
+    assert made == ["data/if_rl"]
+    assert "conversations of several turns" in shown
+
+
 # Models behind an endpoint
 
 
@@ -236,6 +243,26 @@ def test_killed_again_and_again_it_goes_on_and_ends_with_the_same_file(
     assert file.read_bytes() == whole.read_bytes()
     for name in ("asked", "kept", "dropped", "failed", "unfinished", "models"):
         assert report[name] == undisturbed[name]
+
+
+def test_ctrl_c_ends_it_in_a_line_and_it_goes_on(tmp_path: Path, endpoint_of: Callable[[Endpoint], Endpoint]) -> None:
+    file, running = tmp_path / "made.jsonl", list[subprocess.Popen[str]]()
+    models = Models(tmp_path / "made.synthesis")
+    words = ("--single", "0", "--multi", "40", *TEACHER)
+
+    def interrupting(body: dict[str, Any]) -> Reply:
+        if len(endpoint.requests) == 30:
+            running[0].send_signal(signal.SIGINT)
+        return models(body)
+
+    command = [sys.executable, "-m", "rufus_core.cli.main", "problems", "synthesize", str(file), *words]
+    with endpoint_of(Endpoint(interrupting)) as endpoint:
+        running.append(subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        out, err = running[0].communicate()
+        assert (running[0].returncode, out, err.splitlines()) == (130, "", ["dialogues: 40", "interrupted"])
+        assert len(endpoint.requests) < 40 * 10
+    with endpoint_of(Endpoint(models)):
+        assert synthesize(file, *words)["kept"] == 40
 
 
 def seeds(journal: Path) -> set[int]:

@@ -63,7 +63,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     )
     examples = policy.chat.example_ids([(row, [False] * (len(row) - 1) + [True], ()) for row in rows])
     stage = sft_stage(
-        run={"steps": 160},
+        run={"steps": 120},
         batch={"global_batch_sequences": len(examples), "context_tokens": 512},
         optimizer={"lr_peak": 1e-2},
     )

@@ -50,7 +50,8 @@ class Journal(Generic[EntryT]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._file.close()
+        with self._lock:
+            self._file.close()
 
     def keep(self, outcome: EntryT | Failure) -> None:
         name = "failure" if isinstance(outcome, Failure) else self._name

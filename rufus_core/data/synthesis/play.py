@@ -150,9 +150,13 @@ def finish(
 
     threads = ThreadPoolExecutor(workers, thread_name_prefix="synthesis")
     try:
-        return list(threads.map(outcome, items))
-    finally:
-        threads.shutdown(cancel_futures=True)
+        outcomes = list(threads.map(outcome, items))
+    except BaseException:
+        # An item may take minutes yet: it ends at its next request, as soon as whoever opened its models closes them.
+        threads.shutdown(wait=False, cancel_futures=True)
+        raise
+    threads.shutdown()
+    return outcomes
 
 
 def hold_dialogue(
