@@ -147,7 +147,7 @@ def _bars() -> Iterator[Callable[[str, int], Callable[[], None]]]:
     with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as progress:
 
         def begin(phase: str, total: int) -> Callable[[], None]:
-            if not err.is_terminal:
+            if total and not err.is_terminal:
                 err.print(f"{phase}: {total:,}")
             bar = progress.add_task(phase, total=total)
             return lambda: progress.advance(bar)

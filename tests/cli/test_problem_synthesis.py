@@ -227,7 +227,7 @@ def test_killed_again_and_again_it_goes_on_and_ends_with_the_same_file(
 
     command = [sys.executable, "-m", "rufus_core.cli.main", "problems", "synthesize", str(file), *words]
     with endpoint_of(Endpoint(deadly)) as endpoint:
-        for num_requests in (9, 14, 30, 40):
+        for num_requests in (9, 20, 45):
             finished = seeds(models.journal)
             before = len(endpoint.requests)
             left[0] = num_requests
