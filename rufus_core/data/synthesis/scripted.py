@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Sequence
+from functools import lru_cache
 
 from rufus_core.data.lexicon import TOPIC_WORDS
 from rufus_core.data.synthesis.dialogue import Tactic
@@ -36,8 +37,13 @@ class ScriptedUser:
 
 
 def _script(request: dict[str, Json]) -> Script:
-    tactics = [Tactic(turn["tactic"]) for turn in request["turns"]]
-    return write_script(random.Random(request["seed"]), request["query"], tactics, request["has_system"])
+    tactics = tuple(Tactic(turn["tactic"]) for turn in request["turns"])
+    return _written(request["seed"], request["query"], tactics, request["has_system"])
+
+
+@lru_cache(maxsize=64)  # the requests of one dialogue come one after the other
+def _written(seed: int, query: str, tactics: tuple[Tactic, ...], has_system: bool) -> Script:
+    return write_script(random.Random(seed), query, tactics, has_system)
 
 
 class ScriptedAssistant:
