@@ -11,9 +11,11 @@ import psutil
 import pytest
 
 from rufus_core.errors import SandboxUnavailable
+from rufus_core.ports import PreparedTree
 from rufus_core.sandbox import isolation
 from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.sandbox.isolation import probe
+from rufus_core.sandbox.sessions import LocalSessions
 from tests.sandbox.real import require_isolation
 
 
@@ -64,6 +66,15 @@ def test_unisolated_execution_needs_the_callers_word_and_is_reported(no_bubblewr
         assert pool.run("while True: print('x' * 1000)").status == "output_limit"
         assert pool.run_checks("def f(x):\n    return x + 1", ["assert f(1) == 2"]).passed
         assert pool.run("import os; print('HOME' in os.environ, 'USER' in os.environ)").stdout == "True False\n"
+
+
+def test_an_unisolated_session_says_where_its_root_is(no_bubblewrap):
+    with LocalSessions(allow_unisolated=True, copies=True) as sessions:
+        session = sessions.open(PreparedTree("/app", {"a.txt": "apple"}))
+        root = Path(session.root)
+        assert root != Path("/")
+        assert session.run(f"cat {root}/app/a.txt; pwd", 10.0).stdout == f"apple{root}/app\n"
+    assert not root.exists()
 
 
 PROBE = """

@@ -16,7 +16,6 @@ from rufus_core.data.harbor import HarborError
 from rufus_core.errors import InfrastructureError
 from rufus_core.ports import PreparedTree
 from rufus_core.sandbox import sessions as module
-from rufus_core.sandbox.isolation import IsolationReport
 from rufus_core.sandbox.sessions import LocalSessions, overlay_refusal
 from rufus_core.sandbox.trees import TreeStore, tree_digest
 from tests.sandbox.attacks import footprint
@@ -231,16 +230,6 @@ def test_without_an_overlay_sessions_copy_and_doctor_says_why(monkeypatch):
             assert told(session, "cat a.txt; stat -f -c %T /app") == "apple\ntmpfs\n"
     finally:
         overlay_refusal.cache_clear()
-
-
-def test_without_isolation_a_session_says_where_its_root_is(monkeypatch):
-    monkeypatch.setattr(module, "require", lambda allowed: IsolationReport(False, None, "for this test"))
-    with LocalSessions(allow_unisolated=True, copies=True) as sessions:
-        session = sessions.open(TREE)
-        assert told(session, f"cat {session.root}/app/a.txt; pwd") == f"apple\n{session.root}/app\n"
-        root = Path(session.root)
-    assert root != Path("/")
-    assert not root.exists()
 
 
 NAMES = st.lists(st.sampled_from(["a", "b", "c.py", "ü", "d e"]), min_size=1, max_size=3).map("/".join)
