@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,7 +21,6 @@ from rufus_core.types import Json
 
 if TYPE_CHECKING:
     from rufus_core.jobs.synthesis.make import Made, SynthesisPlan
-    from rufus_core.ports import CodeSandbox
 
 SHOWN = 5  # reasons of what failed, each a line
 _MODEL = "MODEL"  # openai:ID, or openai:ID@URL
@@ -83,6 +81,8 @@ def synthesize(
     from rufus_core.data.synthesis.queries import load_queries
     from rufus_core.jobs.synthesis.make import make_problems
     from rufus_core.jobs.synthesis.models import ModelNames, open_models
+    from rufus_core.sandbox.interpreter import InterpreterPool
+    from rufus_core.sandbox.lazy import LazySandbox
 
     if output.suffix != ".jsonl":
         raise ConfigError(f"{output.name!r} isn't named as JSON Lines", where="FILE.jsonl", hint="end it with .jsonl")
@@ -96,7 +96,8 @@ def synthesize(
     plan = _plan(single, multi, min_turns, max_turns, system_share, num_written, seed, workers)
     names = ModelNames(teacher=teacher, assistants=tuple(assistant or ()), judge=judge, policy=policy)
     folder = output.with_suffix(".synthesis")
-    with open_models(names, temperature, max_tokens, workers) as models, _sandbox(workers) as sandbox, _bars() as bars:
+    lazy = LazySandbox(lambda: InterpreterPool(min(workers, os.cpu_count() or 1)))
+    with open_models(names, temperature, max_tokens, workers) as models, lazy as sandbox, _bars() as bars:
         made = make_problems(plan, models, asked, folder, sandbox, bars)
     _write(output, folder, made)
     if json_:
@@ -120,23 +121,6 @@ def _plan(
     shape = {"min_turns": min_turns, "max_turns": max_turns, "system_share": share}
     dialogues = SynthesisSettings.model_validate({"count": multi, **shape}) if multi else None
     return SynthesisPlan(num_single=single, dialogues=dialogues, num_written=num_written, seed=seed, workers=workers)
-
-
-@contextmanager
-def _sandbox(workers: int) -> Iterator[Callable[[], CodeSandbox]]:
-    """Opened by the first checker: other constraints need none."""
-    from rufus_core.sandbox.interpreter import InterpreterPool
-
-    opening, opened = threading.Lock(), list[InterpreterPool]()
-    with ExitStack() as held:
-
-        def sandbox() -> CodeSandbox:
-            with opening:
-                if not opened:
-                    opened.append(held.enter_context(InterpreterPool(min(workers, os.cpu_count() or 1))))
-            return opened[0]
-
-        yield sandbox
 
 
 @contextmanager
