@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -34,6 +36,8 @@ def show_set(found: ProblemSet, out: Console) -> None:
     sizes = ", ".join(f"{split} {len(some):,}" for split, some in found.splits.items())
     out.print(Text(printable(f"{found.title}: {sizes}"), style="bold"), soft_wrap=True)
     out.print(_groups(facts, found.unit.partition(" ")[0]))
+    if facts.domains:
+        out.print(_domains(facts, found.unit.partition(" ")[0]))
     for line in _lines(found, facts):
         out.print(Text(printable(line)))
 
@@ -51,6 +55,22 @@ def _groups(facts: SetFacts, unit: str) -> Table:
         )
     if len(facts.groups) > 1:
         table.add_row("total", "", "", f"{facts.num_problems:,}", "100.0", f"{facts.num_tokens:,}", "100.0")
+    return table
+
+
+def _domains(facts: SetFacts, unit: str) -> Table:
+    """Subjects of Reasoning RL as a keyword heuristic sees them: each family, then its domains (T5)."""
+    table = plain_table(("subject", "domain"), ("problems", "%", unit, "%"))
+    for family, some in groupby(facts.domains, key=attrgetter("family")):
+        domains = list(some)
+        for name, domain, each in ((family, "", domains), *(("", one.domain, [one]) for one in domains)):
+            table.add_row(
+                *(Text(printable(text)) for text in (name, domain)),
+                f"{sum(one.num_problems for one in each):,}",
+                percent(sum(one.share for one in each)),
+                f"{sum(one.num_tokens for one in each):,}",
+                percent(sum(one.token_share for one in each)),
+            )
     return table
 
 

@@ -14,3 +14,11 @@ REFUSED: dict[str, str] = {
     "codeio": "its generator runs programs as code",
     "composite": "it is a mixture of others",
 }
+
+
+def category_of(dataset: str) -> str | None:
+    """The category in which reasoning-gym keeps a dataset, for example `games`; None for an unknown one."""
+    from reasoning_gym.factory import DATASETS  # slow to import
+
+    known = DATASETS.get(dataset)
+    return known[0].__module__.split(".")[1] if known else None  # reasoning_gym.<category>.<module>

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 
+from rufus_core.data.domains import FAMILIES, Tag, tag_problem
 from rufus_core.data.preference_sets import Candidate, candidate_of
 from rufus_core.types import Frozen, Json, Problem
 
@@ -25,12 +26,24 @@ class Group(Frozen):
     token_share: float
 
 
+class DomainGroup(Frozen):
+    """The problems of one subject family and domain (RRL-D2, RRL-D3). Shares are of the whole set, in [0, 1]."""
+
+    family: str
+    domain: str
+    num_problems: int
+    share: float
+    num_tokens: int  # of prompts
+    token_share: float
+
+
 class SetFacts(Frozen):
     """What is known of a set without playing it. A part that no problem has is None."""
 
     groups: tuple[Group, ...]
     num_problems: int
     num_tokens: int
+    domains: tuple[DomainGroup, ...] = ()  # of Reasoning RL's problems (T5)
     answers: AnswerFacts | None = None
     tests: tuple[TestFacts, ...] = ()
     rubrics: RubricFacts | None = None
@@ -103,12 +116,32 @@ def summarise(problems: Sequence[Problem], count_tokens: CountTokens) -> SetFact
         groups=groups,
         num_problems=total,
         num_tokens=total_tokens,
+        domains=tuple(_domains(problems, tokens)),
         answers=_answers(problems, count_tokens),
         tests=tuple(_tests(problems)),
         rubrics=_rubrics(problems),
         turns=_turns(problems),
         num_pairs=len(preference_candidates(problems)),
     )
+
+
+def _domains(problems: Sequence[Problem], tokens: Sequence[int]) -> Iterator[DomainGroup]:
+    """Families in the order of Table 5, the largest domain first."""
+    counts: Counter[Tag] = Counter()
+    sums: Counter[Tag] = Counter()
+    for problem, number in zip(problems, tokens, strict=True):
+        if tag := tag_problem(problem):
+            counts[tag] += 1
+            sums[tag] += number
+    for tag in sorted(counts, key=lambda tag: (FAMILIES.index(tag.family), -counts[tag], tag.domain)):
+        yield DomainGroup(
+            family=tag.family,
+            domain=tag.domain,
+            num_problems=counts[tag],
+            share=counts[tag] / len(problems),
+            num_tokens=sums[tag],
+            token_share=sums[tag] / max(sum(tokens), 1),
+        )
 
 
 def modality(problem: Problem) -> str:

@@ -225,6 +225,30 @@ def test_a_file_of_the_user_s_is_inspected_without_any_store(tmp_path: Path) -> 
     assert not (tmp_path / "nowhere" / "store").exists()
 
 
+def test_subjects_are_counted_by_family_and_domain_RRL_D2_RRL_D3_T5(tmp_path: Path) -> None:
+    rows: list[Any] = [
+        {"question": "Find the area of the triangle ABC", "answer": "3"},
+        {"question": "Find the radius of the circle", "answer": "4"},
+        {"question": "What is the remainder modulo 7", "answer": "5"},
+        {"question": "Which acid forms in this reaction of the oxide", "answer": "carbonic"},
+        {"family": "puzzle", "prompt": "Go on", "ground_truth": {"dataset": "sudoku", "config": {}, "entry": {}}},
+    ]
+    file = str(write(tmp_path / "mine.jsonl", rows))
+    found = told(tmp_path, "inspect", file)
+    assert [(each["family"], each["domain"], each["num_problems"]) for each in found["domains"]] == [
+        ("math", "geometry", 2),
+        ("math", "number_theory", 1),
+        ("science", "chemistry", 1),
+        ("puzzles", "games", 1),
+    ]
+    assert [each["num_tokens"] for each in found["domains"]] == [13, 6, 9, 2]
+    for name in ("share", "token_share"):
+        assert sum(each[name] for each in found["domains"]) == pytest.approx(1)
+    lines = [line.split() for line in call(tmp_path, "inspect", file).splitlines()]
+    assert ["math", "3", "60.0", "19", "63.3"] in lines
+    assert ["geometry", "2", "40.0", "13", "43.3"] in lines
+
+
 def test_constraints_turns_and_rows_that_cant_be_graded_are_counted(tmp_path: Path) -> None:
     turns = [{"role": "system", "content": "Be brief."}, *({"role": r, "content": "x"} for r in ("user", "assistant"))]
     two = [{"kind": "num_words", "count": 3}, {"kind": "commas"}]
