@@ -25,6 +25,7 @@ Admit = Callable[[Problem], str | None]  # why a problem is dropped; None: it st
 ITEM_FIELDS = ("question", "problem", "prompt", "question_content", "instruction", "text", "statement")
 ID_FIELDS = ("id", "task_id", "question_id", "key")
 SCHEMA = "schema"
+DEDUPLICATION = "deduplication"
 BENCHMARKS = "benchmarks"  # the option that maps a benchmark's name to its file
 
 
@@ -166,7 +167,7 @@ def _require_equal(options: Mapping[str, Json], name: str, *able: Json) -> None:
 
 FILTERS: dict[str, Filter] = {
     SCHEMA: Filter(_schema),
-    "deduplication": Filter(_deduplication),
+    DEDUPLICATION: Filter(_deduplication),
     "contamination": Filter(
         _contamination, (BENCHMARKS, "phrases_per_item", "drop_share", "allowed"), needs=BENCHMARKS
     ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rufus_core.errors import ConfigError
-from rufus_core.jobs.filters import BENCHMARKS, FILTERS
+from rufus_core.jobs.filters import BENCHMARKS, DEDUPLICATION, FILTERS, SCHEMA
 from rufus_core.recipe.validate import nearest
 from rufus_core.settings import ENDPOINT, POLICY, FilterSettings, RLStage, SFTStage
 from rufus_core.types import Json
@@ -29,7 +29,6 @@ def options_of(settings: FilterSettings) -> dict[str, Json]:
 
 def refuse_filters(filters: Mapping[str, FilterSettings], where: str, stage: RLStage | SFTStage) -> None:
     """Raises ConfigError for a filter that can't be run here, before anything runs."""
-    screened = ""
     for name, each in filters.items():
         place = f"{where}.{name}"
         if isinstance(stage, SFTStage):
@@ -37,12 +36,34 @@ def refuse_filters(filters: Mapping[str, FilterSettings], where: str, stage: RLS
             raise ConfigError(what, where=where, hint=f"--set '{where}=!replace {{}}'")
         if each.samplers:
             _refuse_screen(name, each, place, stage)
-            screened = screened or name
         else:
             _refuse_filter(name, each, place)
-            if screened:
-                what = f"the filter {name} looks at problems alone and comes after the screen {screened}"
-                raise ConfigError(what, where=place, hint="put it first: what it drops needs no sampling")
+    _refuse_order(filters, where)
+
+
+def _refuse_order(filters: Mapping[str, FilterSettings], where: str) -> None:
+    """The order of RRL-D2 to D5, CRL-D8 and IF-D6. Among filters of one place the recipe's order applies."""
+    last, last_place = "", 0
+    for name, each in filters.items():
+        place = _place(name, each)
+        if place < last_place:
+            what = f"the filter {name} comes after the {'screen' if filters[last].samplers else 'filter'} {last}"
+            raise ConfigError(what, where=f"{where}.{name}", hint=f"put it before {last}: {_REASONS[place]}")
+        last, last_place = name, place
+
+
+def _place(name: str, settings: FilterSettings) -> int:
+    if settings.samplers:
+        return 4 if set(settings.samplers) == {POLICY} else 3
+    return {SCHEMA: 0, DEDUPLICATION: 1}.get(name, 2)
+
+
+_REASONS = (
+    "of two equal statements the one that can't be graded might stay",
+    "each statement is looked at once",
+    "what it drops needs no sampling",
+    "what a teacher never solves needs no attempt of the policy, and another policy changes nothing of it",
+)
 
 
 def _refuse_screen(name: str, settings: FilterSettings, place: str, stage: RLStage) -> None:

@@ -494,10 +494,14 @@ def test_an_option_that_is_fixed_here_is_refused_where_it_says_otherwise(home: P
 
 def test_the_order_of_filters_is_kept_and_part_of_the_identity_CRL_D8() -> None:
     steps = []
-    for order in ("{schema: {}, deduplication: {}}", "{deduplication: {}, schema: {}}"):
+    validity, phrases = "validity: {}", "policy_issues: {options: {phrases: [x]}}"
+    for order in (f"{{schema: {{}}, {validity}, {phrases}}}", f"{{schema: {{}}, {phrases}, {validity}}}"):
         graph = build_graph(small_recipe(f"stages.coding_rl.problems.filters=!replace {order}"))
         steps.append(next(step for step in graph if step.name == "data/coding_rl"))
-    assert [step.config["filter_order"] for step in steps] == [["schema", "deduplication"], ["deduplication", "schema"]]
+    assert [step.config["filter_order"] for step in steps] == [
+        ["schema", "validity", "policy_issues"],
+        ["schema", "policy_issues", "validity"],
+    ]
 
 
 def test_problems_that_hold_a_benchmark_s_items_are_dropped_DECON_12(home: Path, tmp_path: Path) -> None:

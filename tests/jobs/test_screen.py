@@ -267,7 +267,6 @@ def test_screens_apply_in_their_order_and_selection_and_scores_see_all_problems(
         ("deduplication: {options: {key: statement}}", "has no option 'key'"),
         ("correctness: {samplers: [GPT-OSS-120B], num_attempts: 8}", "openai:GPT-OSS-120B"),
         ("closed_book: {samplers: [policy], num_attempts: 8, tools: false}", "doesn't run the filters closed_book"),
-        ("a: {samplers: [policy], num_attempts: 8}, schema: {}", "comes after the screen a"),
     ],
 )
 def test_other_filters_are_refused_before_anything_runs(unable: str, said: str) -> None:
@@ -275,6 +274,43 @@ def test_other_filters_are_refused_before_anything_runs(unable: str, said: str) 
         build_graph(small_recipe(f"stages.reasoning_rl.problems.filters={{{unable}}}"))
     assert said in str(caught.value)
     assert "stages.reasoning_rl.problems.filters" in (caught.value.where or "")
+
+
+EASY, TEACHER = "easy: {samplers: [policy], num_attempts: 8}", "taught: {samplers: ['openai:t'], num_attempts: 4}"
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        ("deduplication: {}, schema: {}", "schema comes after the filter deduplication"),
+        ("policy_issues: {options: {phrases: [x]}}, deduplication: {}", "deduplication comes after the filter policy"),
+        (f"{EASY}, schema: {{}}", "schema comes after the screen easy"),
+        (f"schema: {{}}, {TEACHER}, deduplication: {{}}", "deduplication comes after the screen taught"),
+        (f"schema: {{}}, {EASY}, {TEACHER}", "taught comes after the screen easy"),
+    ],
+)
+@pytest.mark.parametrize("stage", ["reasoning_rl", "coding_rl", "if_rl"])
+def test_filters_in_another_order_than_the_rule_s_are_refused_RRL_D5_CRL_D8_IF_D6(
+    stage: str, order: str, said: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        build_graph(small_recipe(f"stages.{stage}.problems.filters={{{order}}}"))
+    assert said in str(caught.value)
+    assert "put it before" in (caught.value.hint or "")
+    assert (caught.value.where or "").startswith(f"stages.{stage}.problems.filters.")
+
+
+def test_the_rule_s_order_of_filters_makes_a_chain_of_steps_CRL_D8_IF_D6() -> None:
+    order = f"schema: {{}}, deduplication: {{}}, policy_issues: {{options: {{phrases: [x]}}}}, {TEACHER}, {EASY}"
+    for stage in ("reasoning_rl", "coding_rl", "if_rl"):
+        steps = {each.name: each for each in build_graph(small_recipe(f"stages.{stage}.problems.filters={{{order}}}"))}
+        data, taught, easy = f"data/{stage}", f"screens/{stage}/taught", f"screens/{stage}/easy"
+        assert steps[data].config["filter_order"] == ["schema", "deduplication", "policy_issues"]
+        assert [steps[name].inputs["problems"] for name in (taught, easy, f"stages/{stage}/train")] == [
+            data,
+            taught,
+            easy,
+        ]
 
 
 def test_a_teacher_plays_no_problems_with_tools() -> None:
