@@ -19,6 +19,7 @@ COLOURS = (BLUE, ORANGE, GREEN)
 # Title of a panel: its metrics with their labels. A panel is drawn if one of them was logged.
 PANELS: Mapping[str, Mapping[str, str]] = {
     "reward": {"reward": "mean score", "pass_rate": "pass rate"},
+    "reward on the diagnostic's prompts": {"diagnostic/reward": "mean score"},
     "loss": {"loss": "loss"},
     "response length, tokens": {"response_tokens": "all", "final_response_tokens": "after thinking"},
     "truncation ratio": {"truncation_ratio": "share of responses"},

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rufus_core.data.code_layouts import is_code_row, record_from_row
 from rufus_core.data.code_records import FAMILIES, RecordFault
 from rufus_core.data.preference_sets import Candidate, candidate_from_row, is_preference_row
-from rufus_core.data.sources import QUESTION_FAMILY, question_problem, read_problems
+from rufus_core.data.sources import ANSWER_FIELDS, QUESTION_FAMILY, question_problem, read_problems
 from rufus_core.errors import DataError
 from rufus_core.jobs.filters import SCHEMA
 from rufus_core.jobs.problem_schema import problem_fault
@@ -36,8 +36,8 @@ def read_problem_file(
 
     `prompt` (a text, or messages), `ground_truth`, `family` and, where there are any, `tools`: a problem, as our
     artifacts hold it; its id is made anew. Rows of public coding sets (`data/code_layouts.py`). `prompt`, `chosen` and
-    `rejected`, or a row of a public preference set (`data/preference_sets.py`): a preference prompt. A question and an
-    answer (`question_problem`).
+    `rejected`, or a row of a public preference set (`data/preference_sets.py`): a preference prompt; `prompt` without
+    any answer: the same without a pair. A question and an answer (`question_problem`).
 
     Args:
         counts: gains `rows`, `problems` and `duplicates`.
@@ -77,6 +77,8 @@ def _problem(row: Mapping[str, Json], source: str, families: Sequence[str], wher
         return _own_format(row, source, families, where)
     if PAIRS in families and is_preference_row(row):
         return _preference(row, source, where)
+    if PAIRS in families and "prompt" in row and not any(name in row for name in ANSWER_FIELDS):
+        return Problem.build(PAIRS, source, _prompt(row, where), {})
     questions = QUESTION_FAMILY in families
     if CODE_FAMILIES.intersection(families) and (is_code_row(row) or not questions):
         return record_from_row(row, where).problem(source)

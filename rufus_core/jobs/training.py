@@ -9,23 +9,28 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 
 from pydantic import TypeAdapter
 
 from rufus_core.evaluation.curves import draw_curves
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_examples, load_problems
+from rufus_core.jobs.problem_rows import read_problem_file
 from rufus_core.jobs.ranks import load_launcher
 from rufus_core.jobs.resume import training_state
+from rufus_core.lineage.external import unchanged_file
 from rufus_core.lineage.names import step_folder
+from rufus_core.lineage.record import ExternalFile
 from rufus_core.ports import MetricSink, RankPlace
 from rufus_core.rewards.usage import Prices, UsageMeter
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.rollout.stored import StoredRollout, step_file, write_rollouts
-from rufus_core.settings import RLStage, SFTStage, StageSettings
+from rufus_core.settings import DIAGNOSTIC, RLStage, SFTStage, StageSettings
 from rufus_core.stages import STAGES
 from rufus_core.stages.stage import GymContext
 from rufus_core.training.collect import Issued
+from rufus_core.training.diagnostic import Diagnostic
 from rufus_core.training.monitor import Monitor, stage_totals
 from rufus_core.training.ranks import ALONE, Ranks, TorchRanks
 from rufus_core.training.reporter import CURVES, Reporter, reported
@@ -91,7 +96,8 @@ def train_rank(job: Job, ranks: Ranks, stop: threading.Event) -> Outcome:
     draw_curves(job.output / CURVES, job.output / CURVES_FIGURE, forks)
     last = {k: v for k, v in sink.last.items() if not k.endswith("seconds")}
     begun = {f"phases/{n}/from_step": float(step) for n, step in enumerate(forks, start=1)}
-    return Outcome(last | begun | stage_totals(reported(job.output / CURVES)), step=stage.run.steps)
+    totals = stage_totals(reported(job.output / CURVES))
+    return Outcome(last | begun | totals, step=stage.run.steps, external=_external(job))
 
 
 def _forks(stage: SFTStage | RLStage) -> list[int]:
@@ -130,6 +136,7 @@ def _train_rl(
     ranks: Ranks,
 ) -> None:
     assert job.document.stage is not None
+    diagnostic = _read_diagnostic(job)
     reward_model = job.input("reward_model") if "reward_model" in job.document.inputs else None
     context = GymContext(
         settings=stage,
@@ -147,7 +154,23 @@ def _train_rl(
 
     with STAGES[job.document.stage].open_gym(context) as gym:
         workers = job.execution.rollout_workers
-        train_rl(policy, problems, gym, stage, job.document.seed, sink, save, keep, workers, state, ranks)
+        train_rl(policy, problems, gym, stage, job.document.seed, sink, save, keep, workers, state, ranks, diagnostic)
+
+
+def _read_diagnostic(job: Job) -> Diagnostic | None:
+    config = job.document.config.get(DIAGNOSTIC)
+    if config is None:
+        return None
+    assert job.document.stage is not None
+    families = STAGES[job.document.stage].families
+    problems = islice(read_problem_file(job.document.external[DIAGNOSTIC], DIAGNOSTIC, families), config["num_prompts"])
+    return Diagnostic(list(problems), config["interval_steps"])
+
+
+def _external(job: Job) -> dict[str, ExternalFile]:
+    """The diagnostic's file, if it is still what the step's identity says."""
+    files = job.document.external
+    return {role: unchanged_file(path, job.document.config[role]["sha256"]) for role, path in files.items()}
 
 
 def _stored(step: int, issued: Issued) -> StoredRollout:

@@ -14,7 +14,7 @@ from rufus_core.recipe.step import Step, seed_of
 from rufus_core.recipe.unsupported import refuse_unsupported
 from rufus_core.recipe.validate import nearest
 from rufus_core.rewards.judges import JUDGES, judge_identity
-from rufus_core.settings import POLICY, FilterSettings, Recipe, RLStage, SFTStage
+from rufus_core.settings import DIAGNOSTIC, POLICY, FilterSettings, Recipe, RLStage, SFTStage
 from rufus_core.types import Json
 
 # What a stage's training depends on; data, parent and reward model enter by digest instead.
@@ -131,10 +131,12 @@ def _training(recipe: Recipe, name: str) -> Step:
             where=f"stages.{name}.run.steps",
             hint=f"--set stages.{name}.run.steps=N",
         )
+    diagnostic, external = _diagnostic(name, stage)
     config: dict[str, Json] = {
         "kind": stage.kind,
         "settings": stage.model_dump(mode="json", include=_TRAINING_FIELDS),
         **_judges(stage),
+        **diagnostic,
     }
     inputs = {"parent": checkpoint_of(stage.parent), "problems": _training_problems(name, stage)}
     if isinstance(stage, RLStage) and stage.reward_model is not None:
@@ -146,8 +148,22 @@ def _training(recipe: Recipe, name: str) -> Step:
         stage=name,
         config=config,
         inputs=inputs,
+        external=external,
         seed=seed_of(recipe, "train", name),
     )
+
+
+def _diagnostic(name: str, stage: SFTStage | RLStage) -> tuple[dict[str, Json], dict[str, str]]:
+    """A training's diagnostic prompts in its identity, by hash, and where they lie; nothing where it has none."""
+    if isinstance(stage, SFTStage) or stage.diagnostic is None:
+        return {}, {}
+    place, interval = f"stages.{name}.diagnostic", stage.run.eval_interval_steps
+    if interval is None:
+        where = f"stages.{name}.run.eval_interval_steps"
+        raise ConfigError("the diagnostic needs an interval", where=where, hint=f"--set {where}=5")
+    settings = stage.diagnostic
+    config = {"sha256": _hash_of(settings.path, place), "num_prompts": settings.num_prompts, "interval_steps": interval}
+    return {DIAGNOSTIC: config}, {DIAGNOSTIC: settings.path}
 
 
 def _checkpoint(recipe: Recipe, name: str) -> Step:

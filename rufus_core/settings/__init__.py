@@ -13,10 +13,12 @@ from rufus_core.settings.recipe import (
     Recipe,
 )
 from rufus_core.settings.stage import (
+    DIAGNOSTIC,
     ENDPOINT,
     POLICY,
     AlgorithmSettings,
     ComputeSettings,
+    DiagnosticSettings,
     DynamicSamplingSettings,
     EvaluationSettings,
     FilterSettings,
@@ -41,6 +43,7 @@ from rufus_core.settings.stage import (
 )
 
 __all__ = [
+    "DIAGNOSTIC",
     "ENDPOINT",
     "POLICY",
     "AlgorithmSettings",
@@ -49,6 +52,7 @@ __all__ = [
     "ComputeSettings",
     "DecontaminationSettings",
     "DenseScreenSettings",
+    "DiagnosticSettings",
     "DynamicSamplingSettings",
     "EvaluationSettings",
     "ExecutionSettings",

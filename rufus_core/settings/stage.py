@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from rufus_core.types import Category, Frozen, Json
 
 POLICY = "policy"  # a screen's sampler: the checkpoint that the stage starts from
+DIAGNOSTIC = "diagnostic"  # of a training: its part of the step's identity, and its file's role
 ENDPOINT = "openai:"  # before the id of a model that is a screen's sampler
 
 Positive = Annotated[int, Field(gt=0)]
@@ -195,6 +196,13 @@ class RewardModelSettings(Frozen):
     optimizer: OptimizerSettings
 
 
+class DiagnosticSettings(Frozen):
+    """Prompts of the user's on which the reward is logged every `run.eval_interval_steps` steps (RM-T2)."""
+
+    path: str  # JSONL, the layouts of the stage's problems; for RLHF `prompt` alone will do
+    num_prompts: Positive | None = None  # the first ones; None: all
+
+
 class PrecisionSettings(Frozen):
     train: Literal["bf16", "fp32"] = "bf16"
     rollout: Literal["bf16", "fp8", "fp32"] = "bf16"
@@ -229,7 +237,9 @@ class RunSettings(Frozen):
     steps: Positive | None  # None: the paper doesn't state it
     epochs: float | None = None
     checkpoint_interval_steps: Positive | None = None
-    eval_interval_steps: Positive | None = None  # as printed; no step reads it: only what is carried forward is scored
+    eval_interval_steps: Positive | None = (
+        None  # of a diagnostic (RM-T2); benchmarks score only what is carried forward
+    )
     select: SelectionSettings
 
     def saves(self, step: int) -> bool:
@@ -294,6 +304,7 @@ class RLStage(_Stage):
     length_penalty: LengthPenaltySettings | None = None
     tools: ToolSettings | None = None
     reward_model: RewardModelSettings | None = None
+    diagnostic: DiagnosticSettings | None = None
     phases: tuple[PhaseSettings, ...] = ()
 
     @model_validator(mode="after")

@@ -32,11 +32,12 @@ from rufus_core.training.collect import (
     note_advantages,
     shape_rewards,
 )
+from rufus_core.training.diagnostic import Diagnostic, diagnostic_metrics
 from rufus_core.training.forward import PackedBatch, TokenSequence, micro_batches, token_logprobs
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
 from rufus_core.training.ranks import ALONE, Ranks
 from rufus_core.training.state import UNKEPT, Position, Unkept
-from rufus_core.types import Problem, Trajectory
+from rufus_core.types import Problem, Trajectory, content_id
 
 _MICRO_BATCH_TOKENS = 2048
 
@@ -73,11 +74,13 @@ def train_rl(
     workers: int,
     state: Unkept = UNKEPT,
     ranks: Ranks = ALONE,
+    diagnostic: Diagnostic | None = None,
 ) -> None:
     """Train in place, from where `state` is. `save(step)` is called at every checkpoint interval and at the end.
 
     The rollout engine takes the trainer's weights before each step, which so rolls out the newest policy (synchronous).
     Problems whose prompt leaves no room for an answer are left out; the metric `problems_without_room` counts them.
+    What `diagnostic` finds is logged with the steps at which it is due, and changes nothing of the training.
 
     Raises:
         ConfigError: routing is to be replayed in a policy that has no router.
@@ -138,6 +141,11 @@ def train_rl(
         metrics |= rollout_metrics([one.trajectory for one in issued], counts)
         metrics["problems_without_room"] = float(len(problems) - len(fitting))
         metrics |= {"rollout_seconds": rolled_out - started, "train_seconds": time.perf_counter() - rolled_out}
+        if diagnostic is not None and diagnostic.due(step):
+            engine.load_weights(policy.model, str(step))
+            seeds = itertools.count(int(content_id(seed, "diagnostic", step)[:8], 16))
+            ask = _rollout(engine, policy, gym, limits, 1, seeds, workers, ranks)
+            metrics |= diagnostic_metrics([answer for (answer,) in ask(diagnostic.problems)])
         sink.log(step, metrics)
         keep_rollouts(step, issued)
         candidate = stage.run.saves(step)

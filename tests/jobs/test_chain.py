@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -14,8 +15,10 @@ from safetensors.torch import load_file
 from rufus_core.data.chat import load_chat
 from rufus_core.data.generators.chat import preference_pairs
 from rufus_core.data.preferences import PreferencePair
+from rufus_core.errors import ConfigError, DataError
 from rufus_core.jobs.run import run_job
 from rufus_core.lineage import Record, Store
+from rufus_core.recipe.graph import build_graph
 from rufus_core.rollout.stored import read_rollouts, step_file, steps_in
 from rufus_core.training.reporter import CURVES, reported
 from tests.jobs.miniature import Runner, short_chain
@@ -155,3 +158,35 @@ def test_the_reward_model_sees_no_invalid_pair_RM_D1(
     assert 0 < lost <= 10  # some were of the validation split
     table = json.loads((Store(tmp_path / "store").path(record) / "preference_analysis.json").read_text())
     assert table["num_candidates"] == table["num_valid"]
+
+
+def test_the_prompts_of_a_file_are_a_diagnostic_that_changes_no_weight_RM_T2(
+    home: Path, chain: Runner, tmp_path: Path
+) -> None:
+    file = tmp_path / "arena.jsonl"
+    file.write_text("".join(json.dumps({"uid": str(i), "prompt": f"Tell me of {i}."}) + "\n" for i in range(3)))
+    given = f"stages.rlhf.diagnostic={{path: {file}, num_prompts: 2}}"
+    watched = Runner(home, short_chain(given, "stages.rlhf.run.eval_interval_steps=2"))
+    record = watched.run("stages/rlhf/train")
+    lines = (watched.path("stages/rlhf/train") / "metrics.jsonl").read_text().splitlines()
+    first, second = (json.loads(line)["metrics"] for line in lines)
+    assert not any(name.startswith("diagnostic/") for name in first)
+    assert math.isfinite(second["diagnostic/reward"])
+    assert second["diagnostic/unscored"] == 0
+    assert record.metrics["diagnostic/reward"] == second["diagnostic/reward"]
+    assert (record.external["diagnostic"].path, record.external["diagnostic"].size) == (str(file), file.stat().st_size)
+    plain, seen = (runner.path("stages/rlhf/train") / "checkpoints" / "step-2" for runner in (chain, watched))
+    assert _equal(plain, seen)
+    assert chain.steps["stages/rlhf/train"].config.keys() == {"kind", "settings"}
+
+
+def test_a_diagnostic_needs_a_file_and_an_interval_RM_T2(tmp_path: Path) -> None:
+    file = tmp_path / "arena.jsonl"
+    file.write_text('{"prompt": "Hello."}\n')
+    unset = "stages.rlhf.run.eval_interval_steps=null"
+    with pytest.raises(ConfigError, match="needs an interval") as caught:
+        build_graph(short_chain(f"stages.rlhf.diagnostic={{path: {file}}}", unset))
+    assert caught.value.hint == "--set stages.rlhf.run.eval_interval_steps=5"
+    with pytest.raises(DataError) as missing:
+        build_graph(short_chain(f"stages.rlhf.diagnostic={{path: {tmp_path / 'none.jsonl'}}}"))
+    assert (missing.value.where or "").startswith("stages.rlhf.diagnostic")

@@ -12,6 +12,7 @@ import pytest
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.jobs.filters import Dropped
 from rufus_core.jobs.problem_files import load_examples, load_problems
+from rufus_core.jobs.problem_rows import read_problem_file
 from rufus_core.lineage import Record
 from rufus_core.recipe.graph import build_graph
 from rufus_core.types import Message, Split
@@ -400,6 +401,16 @@ def test_without_the_filter_such_a_row_is_an_error_that_names_its_line(home: Pat
     with pytest.raises(DataError, match="accepts empty outputs") as caught:
         _reasoning(home, f"{{path: {path}}}", "coding_rl")
     assert caught.value.where == f"{path}:2"
+
+
+def test_prompts_without_a_pair_are_enough_for_rlhf_RM_D2(tmp_path: Path) -> None:
+    questions = list(read_problem_file(real("arena_hard/question.jsonl"), "arena_hard", ["chat"]))
+    assert len(questions) == 500
+    assert {p.family for p in questions} == {"chat"}
+    assert all(p.ground_truth == {} and p.prompt[0].role == "user" for p in questions)
+    labelled = _lines(tmp_path / "labelled.jsonl", [{"prompt": "Two and two?", "answer": "4"}])
+    with pytest.raises(DataError, match="no problem of the families chat"):
+        list(read_problem_file(labelled, "mine", ["chat"]))
 
 
 # Filters

@@ -17,6 +17,7 @@ from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import AlgorithmSettings
 from rufus_core.training import rl
+from rufus_core.training.diagnostic import Diagnostic
 from rufus_core.training.rl import at_step, split_groups
 from rufus_core.types import Episode, Trajectory, Verdict
 from tests.training import reference, toy
@@ -308,3 +309,37 @@ def test_checkpoints_at_the_interval_and_at_the_end(policy: Policy) -> None:
     saved: list[int] = []
     toy.run_rl(policy, toy.rl_stage(run={"steps": 5, "checkpoint_interval_steps": 2}), save=saved.append)
     assert saved == [2, 4, 5]
+
+
+# A diagnostic on prompts that are never trained on
+
+
+def test_every_few_steps_the_reward_on_other_prompts_is_logged_and_nothing_changes_RM_T2() -> None:
+    stage = toy.rl_stage(run={"steps": 7})
+    plain, watched = (toy.copy_of(toy.speaking_policy()) for _ in range(2))
+    rows, issued = toy.run_rl(plain, stage)
+    seen: list[Episode] = []
+
+    def verify(episode: Episode) -> Verdict:
+        if episode.problem.source == "other":
+            seen.append(episode)
+            return Verdict.scored(2.5, True) if len(seen) % 2 else Verdict.aborted("the reward model is gone")
+        return Verdict.binary(episode.final_text == "red")
+
+    others = [each.model_copy(update={"source": "other"}) for each in toy.PROBLEMS]
+    watched_rows, watched_issued = toy.run_rl(
+        watched, stage, SingleTurnGym(verify), diagnostic=Diagnostic(others, interval_steps=3)
+    )
+    assert [step for step, row in enumerate(watched_rows, 1) if "diagnostic/reward" in row] == [3, 6]
+    assert [watched_rows[step - 1]["diagnostic/reward"] for step in (3, 6)] == [2.5, 2.5]
+    assert [watched_rows[step - 1]["diagnostic/unscored"] for step in (3, 6)] == [2, 2]
+    assert watched_rows[2]["diagnostic/final_response_tokens"] > 0
+    assert len(seen) == 2 * len(others)
+    assert all(t.episode.problem.source != "other" for t in watched_issued)
+    assert [t.token_ids for t in watched_issued] == [t.token_ids for t in issued]
+    assert [
+        {k: v for k, v in row.items() if not k.startswith("diagnostic/") and not k.endswith("seconds")}
+        for row in watched_rows
+    ] == [{k: v for k, v in row.items() if not k.endswith("seconds")} for row in rows]
+    for name, weight in _by_name(plain.model).items():
+        assert torch.equal(weight, watched.model.get_parameter(name)), name

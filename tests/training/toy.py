@@ -14,6 +14,7 @@ from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import PolicyShape, RLStage, SFTStage, StageSettings
 from rufus_core.training.base_policy import make_policy
+from rufus_core.training.diagnostic import Diagnostic
 from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
 from rufus_core.types import Episode, Message, Problem, Trajectory, Verdict
@@ -127,6 +128,7 @@ def run_rl(
     save: Callable[[int], None] = lambda step: None,
     seed: int = 0,
     workers: int = 1,
+    diagnostic: Diagnostic | None = None,
 ) -> tuple[list[dict[str, float]], list[Trajectory]]:
     """Train in place. Returns the metrics of each step and everything that was issued."""
     sink = Sink()
@@ -141,6 +143,7 @@ def run_rl(
         save,
         lambda _, new: issued.extend(one.trajectory for one in new),
         workers,
+        diagnostic=diagnostic,
     )
     return sink.rows, issued
 
