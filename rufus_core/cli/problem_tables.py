@@ -84,6 +84,10 @@ def _lines(found: ProblemSet, facts: SetFacts) -> Iterator[str]:
             f"tests for each {tests.modality} problem: {tests.least:,} to {tests.most:,}, median {tests.median:g}"
             f" ({tests.num_problems:,} problems)"
         )
+    if facts.platforms:
+        names = list(facts.platforms.items())[:MAX_KINDS]
+        told = ", ".join(f"{name} {count:,} ({percent(count / facts.num_problems)}%)" for name, count in names)
+        yield f"from the platforms {told}"
     if facts.rubrics:
         counts = ", ".join(f"{count} x {number:,}" for count, number in facts.rubrics.by_count.items())
         yield f"constraints for each prompt: mean {facts.rubrics.mean:.1f} ({counts})"

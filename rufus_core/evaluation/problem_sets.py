@@ -6,6 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 
+from pydantic import Field
+
+from rufus_core.data.code_layouts import platform_of
 from rufus_core.data.domains import FAMILIES, Tag, tag_problem
 from rufus_core.data.preference_sets import Candidate, candidate_of
 from rufus_core.types import Frozen, Json, Problem
@@ -46,6 +49,7 @@ class SetFacts(Frozen):
     domains: tuple[DomainGroup, ...] = ()  # of Reasoning RL's problems (T5)
     answers: AnswerFacts | None = None
     tests: tuple[TestFacts, ...] = ()
+    platforms: dict[str, int] = Field(default_factory=dict)  # coding problems that name one, the largest first (CRL-D9)
     rubrics: RubricFacts | None = None
     turns: TurnFacts | None = None
     num_pairs: int = 0  # problems with a chosen and a rejected response (T13)
@@ -119,6 +123,7 @@ def summarise(problems: Sequence[Problem], count_tokens: CountTokens) -> SetFact
         domains=tuple(_domains(problems, tokens)),
         answers=_answers(problems, count_tokens),
         tests=tuple(_tests(problems)),
+        platforms=_platforms(problems),
         rubrics=_rubrics(problems),
         turns=_turns(problems),
         num_pairs=len(preference_candidates(problems)),
@@ -177,6 +182,12 @@ def _tests(problems: Sequence[Problem]) -> list[TestFacts]:
         TestFacts(modality=name, num_problems=len(each), least=min(each), median=median(each), most=max(each))
         for name, each in sizes.items()
     ]
+
+
+def _platforms(problems: Sequence[Problem]) -> dict[str, int]:
+    truths = [problem.ground_truth for problem in problems if "tests" in problem.ground_truth]
+    counts = Counter(name for truth in truths if (name := platform_of(truth)))
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
 def _rubrics(problems: Sequence[Problem]) -> RubricFacts | None:

@@ -269,7 +269,7 @@ def test_constraints_turns_and_rows_that_cant_be_graded_are_counted(tmp_path: Pa
     assert found["faults"] == {"tests: Tuple should have at least 1 item after validation, not 0": 1}
 
 
-def test_preference_pairs_are_scored_by_a_reward_model_T13(home: Path, runner: Runner, tmp_path: Path) -> None:
+def test_preference_pairs_are_scored_by_a_reward_model_T13_RM_D3(home: Path, runner: Runner, tmp_path: Path) -> None:
     runner.run("stages/rlhf/reward_model")
     long = "This is a good and helpful answer about it"
     rows = [{"prompt": f"Tell me of {i}", "chosen": f"{long} {i}", "rejected": f"{long} no {i}"} for i in range(3)]
@@ -282,6 +282,7 @@ def test_preference_pairs_are_scored_by_a_reward_model_T13(home: Path, runner: R
     assert found["pairs"]["margin"] == pytest.approx(found["pairs"]["chosen"] - found["pairs"]["rejected"])
     shown = call(home, "inspect", file, "--reward-model", "stages/rlhf/reward_model")
     assert "not valid: 1 empty" in shown
+    assert "compare them within a row, and rank no set by them (RM-D3)" in " ".join(shown.split())
     assert max(map(len, shown.splitlines())) <= 120
 
 

@@ -15,7 +15,8 @@ from rufus_core.evaluation.screening import (
     histogram,
     screened,
 )
-from rufus_core.settings import FilterSettings
+from rufus_core.recipe.load import load_recipe
+from rufus_core.settings import FilterSettings, RLStage
 from rufus_core.types import Message, Problem, Verdict
 
 PROBLEM = Problem.build("arithmetic", "sums", [Message(role="user", content="1 + 1?")], {"answer": "2"})
@@ -61,6 +62,40 @@ def test_drop_all_pass_keeps_what_was_never_solved_CRL_D7(num_passed: int, verdi
 def test_if_drops_7_and_8_of_8_IF_D3(num_passed: int, verdict: str) -> None:
     settings = FilterSettings(samplers=("policy",), num_attempts=8, high_inclusive=0.8)
     assert screened(PROBLEM, {"policy": _of(num_passed, 8)}, settings).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("stage", "name", "num_attempts", "kept"),
+    [
+        ("reasoning_rl", "correctness", 8, range(1, 9)),  # RRL-D4
+        ("reasoning_rl", "learnability", 16, range(1, 13)),  # RRL-D5
+        ("coding_rl", "solvability", 4, range(1, 5)),  # CRL-D6
+        ("coding_rl", "drop_all_pass", 4, range(4)),  # CRL-D7
+        ("if_rl", "quality", 4, range(1, 5)),  # IF-D3, IF-D6: the teacher's 0 of 4 is dropped
+        ("if_rl", "difficulty", 8, range(7)),  # IF-D3, IF-D6: 7 and 8 of 8 are dropped
+    ],
+)
+def test_the_windows_of_the_production_recipe_RRL_D4_RRL_D5_CRL_D6_CRL_D7_IF_D3_IF_D6(
+    stage: str, name: str, num_attempts: int, kept: range
+) -> None:
+    settings = load_recipe(profile="h200").stages[stage]
+    assert isinstance(settings, RLStage)
+    screen = settings.problems.filters[name]
+    assert screen.num_attempts == num_attempts
+    (sampler,) = screen.samplers
+    assert (sampler == "policy") == (name in ("learnability", "drop_all_pass", "difficulty"))
+    stays = [
+        passed
+        for passed in range(num_attempts + 1)
+        if screened(PROBLEM, {sampler: _of(passed, num_attempts)}, screen).verdict == "kept"
+    ]
+    assert stays == list(kept)
+
+
+def test_a_rate_of_exactly_four_fifths_stays_RRL_D5_IF_D3() -> None:
+    settings = FilterSettings(samplers=("policy",), num_attempts=5, low_exclusive=0.0, high_inclusive=0.8)
+    verdicts = [screened(PROBLEM, {"policy": _of(passed, 5)}, settings).verdict for passed in range(6)]
+    assert verdicts == ["too_hard", "kept", "kept", "kept", "kept", "too_easy"]
 
 
 def test_one_pass_of_either_sampler_is_enough_for_correctness() -> None:

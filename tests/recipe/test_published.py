@@ -433,7 +433,43 @@ def test_coding_filters_CRL_D3_to_CRL_D8() -> None:
     assert screen("coding_rl", "drop_all_pass") == (("policy",), theirs["drop_all_pass"]["n"], None, 0.8, None)
 
 
+def test_printed_sizes_of_prompt_sets_RRL_D3_RRL_D6_CRL_D1_CRL_D9_IF_D1() -> None:
+    document = printed("prompt_sets.yaml")
+    ours = {name: RECIPE["stages"][name]["published"]["data"] for name in ("reasoning_rl", "coding_rl", "if_rl")}
+    for family, row in ours["reasoning_rl"]["table_5"].items():
+        theirs = document["reasoning_rl"]["table_5"][family]
+        assert row == {key: theirs[key] for key in row}
+    families = ours["reasoning_rl"]["table_5"]
+    assert sum(families[name]["prompts"] for name in ("math", "science", "puzzles")) == families["total"]["prompts"]
+    facts = ours["reasoning_rl"]["facts"]
+    assert facts == {key: document["reasoning_rl"]["facts"][key] for key in facts}
+    assert (facts["short_answer_prompt_share"], facts["gold_label_median_tokens"]) == (0.835, 5)
+    sources = ours["coding_rl"]["table_7"]
+    for name, row in sources.items():
+        assert row == {key: document["coding_rl"]["table_7"][name][key] for key in row}
+    assert sum(row["problems"] for name, row in sources.items() if name != "total") == sources["total"]["problems"]
+    assert ours["coding_rl"]["facts"]["codeforces_problems_approx"] / sources["total"]["problems"] == pytest.approx(
+        ours["coding_rl"]["facts"]["codeforces_share_approx"], abs=0.01
+    )
+    datasets = ours["if_rl"]["datasets"]
+    assert datasets["verifiable_multi_constraint"]["constraints_per_prompt"] == [2, 6]
+    assert [each["prompts"] for each in datasets.values()] == [14000, 13000]
+    assert (datasets["multi_turn_conversational"]["mean_turns"], ours["if_rl"]["prompts"]) == (6.1, 27000)
+    assert list(RECIPE["stages"]["if_rl"]["problems"]["sources"]) == list(datasets)  # one stage trains on both
+
+
+def test_rlhf_trains_on_valid_hh_rlhf_prompts_alone_RM_D2_RM_D4() -> None:
+    """Neither unfiltered prompts, nor HelpSteer3's, nor those of instruction following or agents."""
+    problems = RECIPE["stages"]["rlhf"]["problems"]
+    assert list(problems["sources"]) == ["hh_rlhf"]
+    assert "validity" in problems["filters"]
+    data = RECIPE["stages"]["rlhf"]["published"]["data"]
+    assert data["prompts"] == data["table_13"]["hh_rlhf"]["valid"] == 75815
+    assert not data["labels_used_in_training"]
+
+
 def test_instruction_filters_IF_D3_IF_D6() -> None:
+    assert list(filters("if_rl")) == ["contamination", "sanity", "quality", "difficulty"]
     for dataset in printed("prompt_sets.yaml")["if_rl"]["datasets"].values():
         theirs = printed_filters(dataset)
         assert screen("if_rl", "quality") == (("Qwen3-235B-A22B",), theirs["quality"]["n"], 0.0, None, None)

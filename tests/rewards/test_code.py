@@ -1,6 +1,10 @@
 """CRL-R1..R4: the last fenced block, at most 50 seeded tests, all must pass."""
 
 import hashlib
+import json
+import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -52,6 +56,24 @@ def test_the_draw_is_seeded_by_sha256_of_the_statement_CRL_R2():
     assert draw_tests("Add.", 60) != draw_tests("Subtract.", 60)
 
 
+def test_fifty_tests_at_most_decide_and_the_same_in_every_rollout_and_process_CRL_R2(pool):
+    drawn = draw_tests("Do it.", 60)
+    (left_out, *_) = sorted(set(range(60)) - set(drawn))
+    assert (len(drawn), len(draw_tests("Do it.", 50)), len(draw_tests("Do it.", 51))) == (50, 50, 50)
+    for failing, passes in ((left_out, True), (drawn[0], False), (drawn[-1], False)):
+        tests = [f"assert f({x}) == {x + 3 + (x == failing)}" for x in range(60)]
+        verdicts = [rewards.tests_pass(functional(*tests), ADD, pool) for _ in range(3)]
+        assert [verdict.passed for verdict in verdicts] == [passes] * 3
+        assert len({verdict.reason for verdict in verdicts}) == 1
+    asked = "from rufus_core.rewards.code import draw_tests; print(draw_tests('Do it.', 60))"
+    for seed in ("0", "1"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        told = subprocess.run(
+            [sys.executable, "-c", asked], env=environment, capture_output=True, text=True, check=True
+        )
+        assert json.loads(told.stdout) == drawn
+
+
 def test_all_tests_must_pass_CRL_R3(pool):
     good = rewards.tests_pass(functional("assert f(1) == 4", "assert f(2) == 5"), f"So:\n{ADD}\nDone.", pool)
     assert (good.score, good.passed, good.extracted) == (1.0, True, "def f(x):\n    return x + 3")
@@ -82,6 +104,26 @@ def test_no_block_fails_like_any_other_answer_CRL_R4(pool):
     verdict = rewards.tests_pass(functional("assert f(1) == 4"), "def f(x): return x + 3", pool)
     assert (verdict.score, verdict.kind) == (0.0, VerdictKind.FAIL)
     assert "no complete python block" in verdict.reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        ADD,
+        f"{'Well, let me see. ' * 500}\n\n{ADD}\n\nThat should do it!!!",
+        f"```python\ndef f(x):\n    return 0\n```\nNo:\n{ADD}",
+        "```\nsome notes\n```\n" + ADD,
+        ADD.replace("    ", "  "),
+    ],
+)
+def test_how_a_right_answer_is_laid_out_costs_nothing_CRL_R4(pool, text):
+    verdict = rewards.tests_pass(functional("assert f(1) == 4"), text, pool)
+    assert (verdict.score, verdict.parts) == (1.0, {})
+
+
+def test_a_wrong_answer_costs_the_same_with_a_block_and_without_CRL_R4(pool):
+    problem = functional("assert f(1) == 5")
+    assert [rewards.tests_pass(problem, text, pool).score for text in (ADD, "def f(x): return x + 3", "")] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(

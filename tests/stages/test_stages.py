@@ -75,6 +75,22 @@ def test_rlhf_is_rewarded_by_its_reward_model(tmp_path: Path) -> None:
         assert trajectory.verdict.passed is (expected > 0)
 
 
+def test_neither_policy_nor_reward_model_sees_a_pair_or_which_was_chosen_RM_D2(tmp_path: Path) -> None:
+    """The same answers to the same prompts, with the labels as they are, exchanged and left out."""
+    RewardModel(toy.toy_policy(), seed=2).eval().save(tmp_path)
+    settings = _settings("rlhf")
+    shown = demonstrations(["chat"], 2)
+    pair = {"chosen": "Thanks, that is a kind thing to say.", "rejected": "Go away, that is dull."}
+    seen = []
+    for labels in (pair, {"chosen": pair["rejected"], "rejected": pair["chosen"]}, {}):
+        problems = [Problem.build("chat", "mine", each.problem.prompt, dict(labels)) for each in shown]
+        labelled = [Demonstrated(p, each.wrong, each.messages) for p, each in zip(problems, shown, strict=True)]
+        with STAGES["rlhf"].open_gym(GymContext(settings, training=True, reward_model=tmp_path)) as gym:
+            seen.append([(t.token_ids, t.verdict.score) for t in replay(gym, settings, labelled)])
+    assert seen[0] == seen[1] == seen[2]
+    assert len({score for _, score in seen[0]}) > 1
+
+
 def test_a_mixed_gym_plays_each_family_in_its_own_stage() -> None:
     """As the SFT mixture is measured: reasoning, instructions and chat side by side."""
     names = ("reasoning_rl", "if_rl", "rlhf")

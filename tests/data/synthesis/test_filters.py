@@ -87,6 +87,31 @@ def test_dropped_iff_the_policy_passes_more_than_80_percent_of_8_IF_D6() -> None
     }
 
 
+def test_sanity_comes_before_quality_and_quality_before_difficulty_IF_D6() -> None:
+    """What one drops the next never sees: its reason is the first, and declines are a share of what is not overlong."""
+    everything = [dialogue("long", 9), dialogue("hopeless"), dialogue("easy"), dialogue("good"), dialogue("lost")]
+    everything += [dialogue(f"decline-{i}", declines=True) for i in range(3)]
+    never, always = [False] * 4, [True] * 8
+    teacher: dict[str, Passes] = {each.id: [True] * 4 for each in everything} | {"long": never, "hopeless": never}
+    policy: dict[str, Passes] = {each.id: [False] * 8 for each in everything}
+    policy |= {"long": always, "hopeless": always, "easy": always, "lost": [None] * 8}
+    found = (
+        sane(everything, count_words, 0, max_tokens=10, max_decline_share=0.2)
+        .then(partial(solvable, passes=teacher))
+        .then(partial(hard_enough, passes=policy))
+    )
+    reasons = [(gone.id.partition("-")[0], gone.reason.value) for gone in found.dropped]
+    assert reasons == [
+        ("long", "overlong"),
+        ("decline", "decline"),
+        ("decline", "decline"),
+        ("hopeless", "teacher_never_passed"),
+        ("easy", "too_easy"),
+        ("lost", "unscored"),
+    ]
+    assert [kept.id.partition("-")[0] for kept in found.kept] == ["good", "decline"]
+
+
 PASSES = st.lists(st.sampled_from([True, False, None]), max_size=8)
 
 
