@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import enum
 import hashlib
+import re
 from collections.abc import Mapping
 from typing import Annotated, Literal, TypeVar
 
@@ -22,6 +23,8 @@ TEST_CHARS = 1 << 20  # of a statement: its parsed form takes hundreds of times 
 INPUT_CHARS = 16 << 20
 OUTPUT_CHARS = 4 << 20  # OUTPUT_BYTES holds them all
 OUTPUT_BYTES = 16 << 20  # that a sandbox must pass on
+_STARTER, _NAMED = "Start from this code:\n\n```python\n", "Its name is `{}`."
+_NAMED_LAST = re.compile(r"\n\nIts name is `[^`\n]+`\.\Z")
 FAMILIES = {"functional": "python_function", "stdin_stdout": "python_program"}
 SYSTEM_PROMPTS = {  # CRL-D2
     "functional": "Write what is asked for in Python, in one fenced python block. Only names are tested: read and "
@@ -134,10 +137,10 @@ class CodeRecord(_Strict):
         """As the policy sees it: one system prompt for each modality (CRL-D2), and never the tests."""
         parts = [self.statement.strip()]
         if self.starter_code.strip():
-            parts.append(f"Start from this code:\n\n```python\n{self.starter_code.rstrip()}\n```")
+            parts.append(f"{_STARTER}{self.starter_code.rstrip()}\n```")
         name = self.tests.entry_point if isinstance(self.tests, FunctionalTests) else None
         if name and name not in "\n".join(parts):
-            parts.append(f"Its name is `{name}`.")
+            parts.append(_NAMED.format(name))
         prompt = [
             Message(role="system", content=SYSTEM_PROMPTS[self.tests.modality]),
             Message(role="user", content="\n\n".join(parts)),
@@ -165,6 +168,13 @@ def validated(model: type[ModelT], values: Mapping[str, Json], row: str = "") ->
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
     field = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"]).lstrip(".")
     raise RecordFault(_kind(first["type"]), field, first["msg"], row)
+
+
+def statement_in(prompt: str) -> str:
+    """The statement in a prompt that `CodeRecord.problem` made: without the starter code and the name behind it."""
+    rest = _NAMED_LAST.sub("", prompt)
+    statement, mark, _ = rest.rpartition(f"\n\n{_STARTER}")
+    return statement if mark and rest.endswith("\n```") else rest
 
 
 def statement_key(statement: str) -> str:

@@ -10,7 +10,7 @@ from rufus_core.data.benchmarks import Benchmark
 from rufus_core.data.code_filters import find_leak
 from rufus_core.data.code_layouts import date_of, platform_of
 from rufus_core.data.code_leakage import GRAM_CHARS, MIN_SHARED, OPENING_CHARS, read_reference
-from rufus_core.data.code_records import statement_key
+from rufus_core.data.code_records import FAMILIES, statement_in, statement_key
 from rufus_core.data.decontaminate import Screen, problem_turns
 from rufus_core.data.jsonl import read_rows
 from rufus_core.data.preference_sets import candidate_of
@@ -202,8 +202,9 @@ def make_filters(settings: Mapping[str, Mapping[str, Json]], files: Mapping[str,
 
 
 def statement(problem: Problem) -> str:
-    """What a problem asks: all but the system prompt."""
-    return "\n".join(message.content for message in problem.prompt if message.role != "system")
+    """What a problem asks: all but the system prompt and, of a coding problem, starter code and the name asked for."""
+    text = "\n".join(message.content for message in problem.prompt if message.role != "system")
+    return statement_in(text) if problem.family in FAMILIES.values() else text
 
 
 def benchmark_items(path: Path) -> dict[str, str]:

@@ -9,7 +9,7 @@ from rufus_core.lineage.external import external_file
 from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.recipe.base_files import base_files, gguf_file
 from rufus_core.recipe.filters import screens_of
-from rufus_core.recipe.problem_steps import problems_step
+from rufus_core.recipe.problem_steps import hash_of, problems_step
 from rufus_core.recipe.step import Step, seed_of
 from rufus_core.recipe.unsupported import refuse_unsupported
 from rufus_core.recipe.validate import nearest
@@ -162,7 +162,7 @@ def _diagnostic(name: str, stage: SFTStage | RLStage) -> tuple[dict[str, Json], 
         where = f"stages.{name}.run.eval_interval_steps"
         raise ConfigError("the diagnostic needs an interval", where=where, hint=f"--set {where}=5")
     settings = stage.diagnostic
-    config = {"sha256": _hash_of(settings.path, place), "num_prompts": settings.num_prompts, "interval_steps": interval}
+    config = {"sha256": hash_of(settings.path, place), "num_prompts": settings.num_prompts, "interval_steps": interval}
     return {DIAGNOSTIC: config}, {DIAGNOSTIC: settings.path}
 
 

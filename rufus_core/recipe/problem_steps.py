@@ -49,7 +49,7 @@ def _data_config(settings: ProblemSettings, where: str) -> tuple[dict[str, Json]
         place = f"{where}.sources.{name}"
         if source.path is not None:
             external[name] = source.path
-            config["sources"][name]["path"] = _hash_of(source.path, place)
+            config["sources"][name]["path"] = hash_of(source.path, place)
         elif source.generator is None:
             raise ConfigError(
                 "this source has neither a generator nor a file", where=place, hint=f"--set {place}.path=FILE.jsonl"
@@ -77,12 +77,13 @@ def _filters_config(settings: ProblemSettings, where: str) -> tuple[dict[str, Js
             continue
         config[name] = {"options": options_of(each), "files": {}}
         for benchmark, path in benchmark_files(each).items():
-            config[name]["files"][benchmark] = _hash_of(path, f"{where}.{name}.options.{BENCHMARKS}.{benchmark}")
+            config[name]["files"][benchmark] = hash_of(path, f"{where}.{name}.options.{BENCHMARKS}.{benchmark}")
             external[f"{name}/{benchmark}"] = path
     return config, external
 
 
-def _hash_of(path: str, place: str) -> str:
+def hash_of(path: str, place: str) -> str:
+    """The SHA-256 of a file that `place` of the recipe names. Raises DataError."""
     try:
         return external_file(path).sha256
     except DataError as error:

@@ -9,7 +9,7 @@ import zlib
 import pytest
 
 from rufus_core.data.code_layouts import read_code_records, record_from_row
-from rufus_core.data.code_records import CodeRecord, FaultKind, RecordFault, read_tests, statement_key
+from rufus_core.data.code_records import CodeRecord, FaultKind, RecordFault, read_tests, statement_in, statement_key
 from rufus_core.errors import DataError
 from tests.data.real import real
 
@@ -123,6 +123,14 @@ def test_the_problem_has_one_system_prompt_for_each_modality_and_no_tests_CRL_D2
     assert function.prompt[1].content == "Add one.\n\nIts name is `f`."
     assert program.prompt[1].content == "Add one."
     assert "assert" not in function.prompt[1].content
+
+
+@pytest.mark.parametrize("name", ["f", "add"])
+@pytest.mark.parametrize("starter", ["", "def f(x):\n    pass\n", "# Start from this code:\n\n"])
+@pytest.mark.parametrize("statement", ["Add one.", "Add one.\n\n```python\nf(1) == 2\n```", "Its name is `f`."])
+def test_the_statement_is_found_in_the_prompt_CRL_D4(statement, starter, name):
+    record = record_from_row(FUNCTION | {"statement": statement, "starter_code": starter, "entry_point": name}, ROW)
+    assert statement_in(record.problem("mine").prompt[1].content) == statement
 
 
 def test_a_ground_truth_keeps_all_that_grades():

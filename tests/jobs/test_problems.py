@@ -515,6 +515,26 @@ def test_the_order_of_filters_is_kept_and_part_of_the_identity_CRL_D8() -> None:
     ]
 
 
+def test_starter_code_and_names_tell_no_two_statements_apart_CRL_D4_CRL_D5(home: Path, tmp_path: Path) -> None:
+    def row(statement: str, **fields: object) -> dict[str, object]:
+        return {"statement": statement, "modality": "functional", "tests": ["assert f(1) == 2"], **fields}
+
+    short = "Add one to it."  # too short for 60-grams: only its opening can tell that the benchmark holds it
+    bench = _lines(tmp_path / "lcb.jsonl", [{"question_id": "q1", "question_content": short}])
+    rows = [
+        *(row(f"Add {i} to the number.", entry_point="f") for i in range(3)),
+        row("Add 2 to the  NUMBER.", starter_code="def f(x):\n    pass\n", entry_point="f"),
+        row("Add 2 to the number.", entry_point="other"),
+        row(short, starter_code="class Solution:\n    pass\n", entry_point="add"),
+    ]
+    filters = f"{{deduplication: {{}}, leakage: {{options: {{benchmarks: {{lcb: {bench}}}}}}}}}"
+    runner, _ = _filtered(home, _lines(tmp_path / "mine.jsonl", list(rows)), filters, "coding_rl")
+    dropped = [(each.filter, each.reason.partition(":")[0]) for each in _dropped(runner, "coding_rl")]
+    assert [name for name, _ in dropped] == ["deduplication", "deduplication", "leakage"]
+    assert dropped[2][1] == "equal opening"
+    assert len(_kept(runner, "coding_rl")) == 3
+
+
 def test_problems_that_hold_a_benchmark_s_items_are_dropped_DECON_12(home: Path, tmp_path: Path) -> None:
     leaked = "Find the sum of all integer bases b greater than nine for which seventeen divides it"
     bench = _lines(tmp_path / "aime.jsonl", [{"id": "I-1", "problem": leaked}, {"id": "I-2", "problem": "x " * 20}])
