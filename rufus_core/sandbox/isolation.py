@@ -41,6 +41,8 @@ INSIDE = (
     "candidate",
     "referee",
 )  # modules, standard library
+BARE = ("-P", "-s", "-S")  # the interpreter finds its standard library alone; its environment is ours
+HASH_SEED = {"PYTHONHASHSEED": "0"}  # the order of a set of texts is the same in every sandbox, and so is a verdict
 RUNNER_START = (
     "import sys; sys.path.insert(0, {home!r}); from rufus_core.sandbox.runner import main; sys.path.pop(0); main()"
 )
@@ -112,7 +114,7 @@ def _try_launch(binary: Path, launch: Launch) -> IsolationReport:
     with tempfile.TemporaryDirectory(prefix="rufus-probe-") as folder:
         _write_filters(Path(folder))
         python, environment = _python_inside()
-        command = [*_bubblewrap_command(report, Path(folder), (), environment), python, "-I", "-S", "-c", _TELL_STATUS]
+        command = [*_bubblewrap_command(report, Path(folder), (), environment), python, *BARE, "-c", _TELL_STATUS]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)  # noqa: S603
         except (OSError, subprocess.TimeoutExpired) as error:
@@ -194,8 +196,8 @@ def runner_command(
         for folder in writable:
             (root / folder.lstrip("/")).mkdir(parents=True, exist_ok=True)
         start = RUNNER_START.format(home=str(runner))
-        environment = {"PATH": os.defpath, "HOME": str(root / "tmp"), "LANG": "C.UTF-8"}
-        return [sys.executable, "-I", "-S", "-c", start, str(root), *arguments], environment
+        environment = {"PATH": os.defpath, "HOME": str(root / "tmp"), "LANG": "C.UTF-8", **HASH_SEED}
+        return [sys.executable, *BARE, "-c", start, str(root), *arguments], environment
     python, environment = _python_inside()
     binds = ["--ro-bind", str(runner), RUNNER_HOME]
     if not session:
@@ -207,7 +209,7 @@ def runner_command(
     command = _bubblewrap_command(
         report, runner, (*binds, *sizes), environment, session, overlay, upper_bytes=memory_bytes // 2
     )
-    return [*command, python, "-I", "-S", "-c", RUNNER_START.format(home=RUNNER_HOME), "", *arguments], {}
+    return [*command, python, *BARE, "-c", RUNNER_START.format(home=RUNNER_HOME), "", *arguments], {}
 
 
 def _memory_folder(path: str, size: int) -> tuple[str, ...]:
@@ -275,6 +277,7 @@ def _python_inside() -> tuple[str, dict[str, str]]:
     """The interpreter's path inside, and an environment in which it is `python3` and finds its library."""
     prefix = str(Path(sys.base_prefix).resolve()) if _inside_system(Path(sys.base_prefix)) else PYTHON_HOME
     environment = {"PATH": f"{prefix}/bin:/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "LANG": "C.UTF-8"}  # noqa: S108
+    environment |= HASH_SEED
     if prefix == PYTHON_HOME:
         environment["LD_LIBRARY_PATH"] = f"{prefix}/lib"
     return f"{prefix}/bin/python{sys.version_info.major}.{sys.version_info.minor}", environment

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rufus_core.errors import ConfigError, InfrastructureError, RufusError
 from rufus_core.sandbox.interpreter import MEMORY_FACTOR, ProgramPool
-from rufus_core.sandbox.isolation import INSIDE, PROCESSES_MARGIN, RUNNER_HOME, RUNNER_START, UID
+from rufus_core.sandbox.isolation import BARE, HASH_SEED, INSIDE, PROCESSES_MARGIN, RUNNER_HOME, RUNNER_START, UID
 from rufus_core.sandbox.messages import packed, unpacked
 from rufus_core.sandbox.microvm import FOLDER, MicroVm, archive
 from rufus_core.sandbox.microvm_client import MicroVmClient
@@ -34,7 +34,8 @@ mount -t tmpfs -o mode=1777,nosuid,nodev,noexec,size=64m tmpfs /dev/shm
 mount -t mqueue mqueue /dev/mqueue
 cd /tmp
 exec setpriv --reuid {uid} --regid {uid} --clear-groups --inh-caps=-all --bounding-set=-all --no-new-privs \\
-  env -i PATH="$PATH" HOME=/tmp LANG=C.UTF-8 python3 -I -S -c {start} "" {processes} {memory} /tmp {most_processes}
+  env -i PATH="$PATH" HOME=/tmp LANG=C.UTF-8 {seed} \\
+  python3 {bare} -c {start} "" {processes} {memory} /tmp {most_processes}
 """
 _NAMESPACES = "unshare --mount --pid --ipc --net --uts --fork --kill-child --mount-proc"
 _REQUEST = """cd {folder}; rm -f answer
@@ -85,6 +86,8 @@ class MicroVmSupervisor:
         enter = _ENTER.format(
             size=memory_bytes // 2,
             uid=UID,
+            seed=" ".join(f"{name}={value}" for name, value in HASH_SEED.items()),
+            bare=" ".join(BARE),
             start=shlex.quote(RUNNER_START.format(home=RUNNER_HOME)),
             processes=processes,
             memory=memory_bytes,

@@ -341,3 +341,11 @@ def test_inputs_larger_than_a_message_together_go_in_several(pool: InterpreterPo
     inputs = [letter * (7 << 20) for letter in "abcdefghijk"]
     results = pool.run_cases("text = input()\nprint(text[0], len(text))", inputs)
     assert [result.stdout for result in results] == [f"{letter} {7 << 20}\n" for letter in "abcdefghijk"]
+
+
+def test_a_set_of_texts_has_one_order_in_every_sandbox():
+    told = set()
+    for _ in range(2):
+        with InterpreterPool(1) as each:
+            told.add(each.run("print(*set('abcdefghijklmnopqrstuvwxyz'))").stdout)
+    assert len(told) == 1
