@@ -17,7 +17,7 @@ from transformers import GenerationConfig, PreTrainedModel
 from transformers import __version__ as peer_version
 
 from benchmarks.paired import Pairs, in_turns
-from rufus_core.ports import GenerateRequest, SamplingParams
+from rufus_core.ports.engine import GenerateRequest, SamplingParams
 from rufus_core.rollout.engine import EmbeddedEngine
 
 PEER = f"transformers {peer_version} generate"

@@ -26,7 +26,8 @@ from rufus_core.evaluation.collect import collect_rows
 from rufus_core.evaluation.table import StageRow
 from rufus_core.lineage.home import open_store
 from rufus_core.lineage.record import CHECKPOINT_KINDS, Decision, Record
-from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
+from rufus_core.ports.orchestration import RunObserver, RunOutcome, StepOutcome
+from rufus_core.ports.progress import StepProgress
 from rufus_core.recipe.step import Step
 
 EVERY_SECONDS = 10.0  # between two updates of a step's progress; a shorter step has none

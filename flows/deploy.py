@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from flows.limits import limit_name
 from flows.prefect_file import Linted, PrefectFile, Schedule, default_template, lint, read_prefect_file, read_yaml
 from rufus_core.errors import ConfigError, InfrastructureError
-from rufus_core.ports import Deployed
+from rufus_core.ports.orchestration import Deployed
 from rufus_core.recipe.document import plain
 from rufus_core.recipe.validate import nearest, validated
 from rufus_core.types import Frozen, Json

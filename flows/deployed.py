@@ -17,7 +17,8 @@ from rufus_core.errors import ConfigError
 from rufus_core.lineage.home import open_store, rufus_home
 from rufus_core.lineage.sharing import mirror
 from rufus_core.lineage.store import Store
-from rufus_core.ports import RunOutcome, StepOutcome, StepProgress
+from rufus_core.ports.orchestration import RunOutcome, StepOutcome
+from rufus_core.ports.progress import StepProgress
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe

@@ -12,7 +12,7 @@ import httpx
 
 from rufus_core.errors import ConfigError, InfrastructureError
 from rufus_core.lineage.home import open_store
-from rufus_core.ports import Check, Deployed, Difference, PagesCheck, Rebuilt, RunObserver, RunOutcome
+from rufus_core.ports.orchestration import Check, Deployed, Difference, PagesCheck, Rebuilt, RunObserver, RunOutcome
 from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe
 from tasks import servers

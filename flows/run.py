@@ -26,7 +26,7 @@ from rufus_core.errors import InfrastructureError
 from rufus_core.lineage.claims import tidy
 from rufus_core.lineage.home import open_store
 from rufus_core.lineage.process import ProcessId
-from rufus_core.ports import RunObserver, RunOutcome, StepOutcome
+from rufus_core.ports.orchestration import RunObserver, RunOutcome, StepOutcome
 from rufus_core.recipe.step import Step
 from rufus_core.settings import ExecutionSettings, Recipe
 from tasks.aliases import point_aliases

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 
-from rufus_core.ports import StepOutcome
+from rufus_core.ports.orchestration import StepOutcome
 from rufus_core.recipe.step import Step
 
 

@@ -17,7 +17,7 @@ from rufus_core.lineage.digest import RECORD_FILE
 from rufus_core.lineage.files import entries
 from rufus_core.lineage.record import read_record
 from rufus_core.lineage.store import Store
-from rufus_core.ports import Difference
+from rufus_core.ports.orchestration import Difference
 
 PAGE = 200
 _DIGEST = re.compile(r"\b[0-9a-f]{64}\b")  # in the message of a completed task's state

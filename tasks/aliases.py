@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rufus_core.lineage.aliases import Aliases
 from rufus_core.lineage.resolve import checkpoint_name
 from rufus_core.lineage.store import Store
-from rufus_core.ports import RunOutcome
+from rufus_core.ports.orchestration import RunOutcome
 from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe
 from tasks.tracking import Tracker

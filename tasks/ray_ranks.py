@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from rufus_core.errors import ConfigError, InfrastructureError, RankLost, RufusError
-from rufus_core.ports import RankPlace
+from rufus_core.ports.ranks import RankPlace
 from tasks.ray_cluster import GRACE_SECONDS, own_cluster
 
 PLACEMENT_SECONDS = 300.0  # until every rank has its place

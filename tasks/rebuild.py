@@ -14,7 +14,7 @@ from rufus_core.lineage.canonical import with_seed
 from rufus_core.lineage.home import open_store
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
-from rufus_core.ports import Rebuilt
+from rufus_core.ports.orchestration import Rebuilt
 from rufus_core.training.reporter import CURVES, reported
 from tasks.entries import flatten, milliseconds_of, send_record, tags_of, without_last
 from tasks.mlflow_projection import OUTAGES, MlflowProjection, open_database, reason

@@ -19,7 +19,8 @@ from rufus_core.lineage.home import open_store
 from rufus_core.lineage.names import artifact_label, record_id
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.sharing import fetch, other_bytes, share
-from rufus_core.ports import RunObserver, StepOutcome, StepProgress
+from rufus_core.ports.orchestration import RunObserver, StepOutcome
+from rufus_core.ports.progress import StepProgress
 from rufus_core.recipe.documents import document_of, fingerprint_of
 from rufus_core.recipe.spared import spared
 from rufus_core.recipe.step import Step

@@ -14,7 +14,7 @@ from mlflow.entities import LoggedModel, ViewType
 from rufus_core.lineage.adopt import ADOPTED
 from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.record import Record
-from rufus_core.ports import Difference
+from rufus_core.ports.orchestration import Difference
 from tasks.entries import MODEL_KINDS, inputs_of
 from tasks.mlflow_projection import MAX_DIGEST, OUTAGES, metric_name, reason
 

@@ -14,7 +14,7 @@ import typer
 
 from rufus_core.cli.parts import Home, Overrides, Profile, RecipeFile
 from rufus_core.errors import RufusError
-from rufus_core.ports import Check
+from rufus_core.ports.orchestration import Check
 from rufus_core.settings import ExecutionSettings
 
 PYTHON = (3, 11)

@@ -18,7 +18,7 @@ from rufus_core.cli.preflight import preflight
 from rufus_core.cli.progress import RunDisplay
 from rufus_core.errors import ConfigError, JobFailed, RufusError
 from rufus_core.lineage.files import machine_hint
-from rufus_core.ports import Orchestrator, RunOutcome
+from rufus_core.ports.orchestration import Orchestrator, RunOutcome
 from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe
 

@@ -16,7 +16,7 @@ from rufus_core.errors import LineageError
 if TYPE_CHECKING:
     from rufus_core.lineage.record import Record
     from rufus_core.lineage.store import Store
-    from rufus_core.ports import RunOutcome
+    from rufus_core.ports.orchestration import RunOutcome
 
 problems = typer.Typer(
     name="problems",

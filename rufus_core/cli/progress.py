@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from rufus_core.ports import StepOutcome, StepProgress
+from rufus_core.ports.orchestration import StepOutcome
+from rufus_core.ports.progress import StepProgress
 from rufus_core.recipe.step import Step
 
 # Of a step's metrics: what one line shows, in this order, and its label.

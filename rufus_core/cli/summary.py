@@ -15,7 +15,7 @@ from rufus_core.evaluation.table import Checkpoint, StageRow, stage_table
 from rufus_core.lineage.home import rufus_home
 from rufus_core.lineage.record import CHECKPOINT_KINDS, Record
 from rufus_core.lineage.store import Store
-from rufus_core.ports import RunOutcome
+from rufus_core.ports.orchestration import RunOutcome
 from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe
 from rufus_core.training.monitor import remarks

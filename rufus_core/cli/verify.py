@@ -17,7 +17,7 @@ from rufus_core.lineage.home import store_root
 from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.lineage.verify import StoreCheck, verify_store
-from rufus_core.ports import PagesCheck
+from rufus_core.ports.orchestration import PagesCheck
 
 
 def verify(

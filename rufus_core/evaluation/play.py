@@ -9,7 +9,7 @@ from dataclasses import replace
 from rufus_core.errors import DataError
 from rufus_core.gym.limits import limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
-from rufus_core.ports import Gym
+from rufus_core.ports.gym import Gym
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import RLStage

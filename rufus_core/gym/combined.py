@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, ExitStack
 from typing import Self
 
 from rufus_core.errors import DataError
-from rufus_core.ports import Environment, Gym
+from rufus_core.ports.gym import Environment, Gym
 from rufus_core.types import Problem
 
 

@@ -16,7 +16,8 @@ from rufus_core.data.chat import ChatFormat
 from rufus_core.data.tool_calls import MalformedCall
 from rufus_core.errors import EngineError, InfrastructureError
 from rufus_core.gym.limits import Limits
-from rufus_core.ports import Engine, Environment, GenerateRequest, GenerateResult, Gym, SamplingParams
+from rufus_core.ports.engine import Engine, GenerateRequest, GenerateResult, SamplingParams
+from rufus_core.ports.gym import Environment, Gym
 from rufus_core.rewards.timed import timed
 from rufus_core.types import (
     Episode,

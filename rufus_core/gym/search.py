@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rufus_core.data.generators.search_corpus import NUM_RESULTS, TOOLS, UNREACHABLE, build_corpus
 from rufus_core.data.pages import SearchHit, format_hits
 from rufus_core.errors import DataError
-from rufus_core.ports import Judge
+from rufus_core.ports.judging import Judge
 from rufus_core.rewards.search import search_verdict
 from rufus_core.types import Episode, Frozen, Problem, ToolCall, ToolResult, ToolSchema, Verdict
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from rufus_core.errors import DataError
-from rufus_core.ports import Environment
+from rufus_core.ports.gym import Environment
 from rufus_core.types import Episode, Problem, ToolCall, ToolResult, ToolSchema, Verdict
 
 Verify = Callable[[Episode], Verdict]

@@ -9,7 +9,7 @@ from typing import Self
 
 from rufus_core.data.harbor import EXECUTE_COMMAND, check_path, check_workdir
 from rufus_core.errors import InfrastructureError, OutcomeUnknown
-from rufus_core.ports import CommandResult, PreparedTree, SandboxSession, SandboxSessions
+from rufus_core.ports.sessions import CommandResult, PreparedTree, SandboxSession, SandboxSessions
 from rufus_core.settings import ToolSettings
 from rufus_core.types import Episode, Json, Problem, ToolCall, ToolResult, ToolSchema, Verdict
 

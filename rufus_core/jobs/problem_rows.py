@@ -16,7 +16,7 @@ from rufus_core.errors import DataError
 from rufus_core.jobs.filters import SCHEMA
 from rufus_core.jobs.problem_schema import problem_fault
 from rufus_core.jobs.trial import trial_fault
-from rufus_core.ports import CodeSandbox
+from rufus_core.ports.programs import CodeSandbox
 from rufus_core.types import Json, Message, Problem, ToolSchema
 
 CODE_FAMILIES = frozenset(FAMILIES.values())

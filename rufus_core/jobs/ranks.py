@@ -6,7 +6,7 @@ from importlib.metadata import entry_points
 from typing import cast
 
 from rufus_core.errors import ConfigError
-from rufus_core.ports import RankLauncher
+from rufus_core.ports.ranks import RankLauncher
 
 GROUP, NAME = "rufus.ranks", "default"
 

@@ -15,7 +15,7 @@ from rufus_core.gym.loop import EpisodeSpec, run_episodes
 from rufus_core.jobs.job import Job
 from rufus_core.jobs.scores import played_stage
 from rufus_core.lineage.names import step_folder
-from rufus_core.ports import Gym
+from rufus_core.ports.gym import Gym
 from rufus_core.rollout.chat_sampler import ChatSampler
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import load_policy

@@ -22,7 +22,8 @@ from rufus_core.jobs.resume import training_state
 from rufus_core.lineage.external import unchanged_file
 from rufus_core.lineage.names import step_folder
 from rufus_core.lineage.record import ExternalFile
-from rufus_core.ports import MetricSink, RankPlace
+from rufus_core.ports.progress import MetricSink
+from rufus_core.ports.ranks import RankPlace
 from rufus_core.rewards.usage import Prices, UsageMeter
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.rollout.stored import StoredRollout, step_file, write_rollouts

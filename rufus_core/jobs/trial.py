@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from rufus_core.data.code_records import ProgramTests, read_tests
 from rufus_core.errors import DataError
-from rufus_core.ports import CodeSandbox
+from rufus_core.ports.programs import CodeSandbox
 from rufus_core.rewards.generated import (
     GENERATED,
     GeneratedChecker,

@@ -17,7 +17,7 @@ from rufus_core.lineage.record import Provenance, Record
 from rufus_core.lineage.sharing import fetch
 from rufus_core.lineage.store import Store
 from rufus_core.lineage.trace import generator_sources
-from rufus_core.ports import Difference
+from rufus_core.ports.orchestration import Difference
 
 SUMS = "SHA256SUMS"  # as `sha256sum --check` reads it
 _INDEXES = ("store/by-name/", "store/by-digest/")  # made by whoever looks something up

@@ -15,7 +15,7 @@ from rufus_core.lineage.files import entries, told_plainly
 from rufus_core.lineage.provenance import diff_file
 from rufus_core.lineage.record import ExternalFile, Record, is_as_written
 from rufus_core.lineage.store import Store
-from rufus_core.ports import Difference
+from rufus_core.ports.orchestration import Difference
 
 AGAIN = "rufus run"  # the command that made an artifact also makes it again
 _KEEPS_DIFFS = 2  # the schema version since which a store holds the diffs that its records name

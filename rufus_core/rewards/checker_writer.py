@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from rufus_core.data.json_reply import read_object
 from rufus_core.errors import InfrastructureError
-from rufus_core.ports import ChatModel, CodeSandbox
+from rufus_core.ports.engine import ChatModel
+from rufus_core.ports.programs import CodeSandbox
 from rufus_core.rewards.checker_source import MODULES
 from rufus_core.rewards.generated import GeneratedChecker, check_generated
 from rufus_core.types import Json, Message

@@ -6,7 +6,7 @@ import hashlib
 
 from rufus_core.data.code_records import Case, FunctionalTests, ProgramTests, RecordFault, read_tests
 from rufus_core.errors import InfrastructureError
-from rufus_core.ports import CodeSandbox, ProgramResult
+from rufus_core.ports.programs import CodeSandbox, ProgramResult
 from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.outputs import difference
 from rufus_core.rewards.special_judge import Ruling, rule

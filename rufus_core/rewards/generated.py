@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rufus_core.errors import DataError, InfrastructureError, SandboxUnavailable
-from rufus_core.ports import CodeSandbox
+from rufus_core.ports.programs import CodeSandbox
 from rufus_core.rewards.checker_source import CheckerFault, CheckerVerdict, check_source
 from rufus_core.types import Json, Verdict
 

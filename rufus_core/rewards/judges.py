@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from rufus_core.data.lexicon import POLITE_WORDS, RUDE_WORDS, TOPIC_WORDS
 from rufus_core.errors import ConfigError, DataError
-from rufus_core.ports import Judge
+from rufus_core.ports.judging import Judge
 from rufus_core.rewards.chat_client import ChatClient, sampled
 from rufus_core.rewards.openai_judge import OpenAIJudge, prompted
 from rufus_core.rewards.usage import UsageMeter

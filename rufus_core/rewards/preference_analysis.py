@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from statistics import fmean
 
 from rufus_core.data.preference_sets import Candidate
-from rufus_core.ports import RewardScorer
+from rufus_core.ports.judging import RewardScorer
 from rufus_core.rewards.preference import is_degenerate
 from rufus_core.types import Frozen
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from rufus_core.data.boxed import last_boxed
 from rufus_core.errors import DataError
-from rufus_core.ports import CodeSandbox
+from rufus_core.ports.programs import CodeSandbox
 from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.fuzzy import THRESHOLD, fuzzy_match
 from rufus_core.rewards.generated import verify_checked

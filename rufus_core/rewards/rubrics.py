@@ -11,7 +11,8 @@ from collections.abc import Callable, Mapping
 
 from rufus_core.data.constraints.library import holds, kind_of
 from rufus_core.errors import ConfigError, DataError, InfrastructureError
-from rufus_core.ports import CodeSandbox, Judge
+from rufus_core.ports.judging import Judge
+from rufus_core.ports.programs import CodeSandbox
 from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.rewards.generated import GENERATED, holds_generated, require_source, rubric_checker
 from rufus_core.rewards.timed import timed

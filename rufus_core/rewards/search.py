@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rufus_core.ports import Judge
+from rufus_core.ports.judging import Judge
 from rufus_core.rewards.extract import Extraction, extract
 from rufus_core.types import Episode, Json, Verdict
 

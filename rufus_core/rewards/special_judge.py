@@ -10,7 +10,7 @@ import enum
 import json
 
 from rufus_core.data.code_records import Case, ProgramTests
-from rufus_core.ports import CodeSandbox
+from rufus_core.ports.programs import CodeSandbox
 
 _HARNESS = """
 import json, sys

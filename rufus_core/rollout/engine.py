@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rufus_core.errors import EngineError
-from rufus_core.ports import GenerateRequest, GenerateResult, SamplingParams
+from rufus_core.ports.engine import GenerateRequest, GenerateResult, SamplingParams
 from rufus_core.rollout.decoder import Decoder
 from rufus_core.rollout.kv_cache import SHORTEST_PREFIX, Piece, RowCache
 from rufus_core.rollout.sampler import sample, uniform_numbers

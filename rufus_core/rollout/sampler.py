@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from rufus_core.errors import EngineError
-from rufus_core.ports import SamplingParams
+from rufus_core.ports.engine import SamplingParams
 
 _SMALL = 4096  # tokens of a vocabulary that is summed in one go
 _BLOCK = 256  # tokens whose probabilities are summed before the sums are, so that no long running sum is needed

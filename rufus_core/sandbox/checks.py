@@ -15,7 +15,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rufus_core.ports import Proof
+from rufus_core.ports.programs import Proof
 from rufus_core.sandbox.values import count_members, decode
 
 _NO_LITERAL = object()

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from rufus_core.errors import InfrastructureError
-from rufus_core.ports import ChecksResult, Isolation, ProgramResult, ProgramStatus, Proof
+from rufus_core.ports.programs import ChecksResult, Isolation, ProgramResult, ProgramStatus, Proof
 from rufus_core.sandbox.checks import Check, parse_check, parse_setup
 from rufus_core.sandbox.isolation import compile_runner, require
 from rufus_core.sandbox.process import Sandbox

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import Self
 
-from rufus_core.ports import CodeSandbox
+from rufus_core.ports.programs import CodeSandbox
 
 
 class LazySandbox:

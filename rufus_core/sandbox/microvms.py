@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Self
 
 from rufus_core.errors import InfrastructureError
-from rufus_core.ports import CommandResult, CommandStatus, PreparedTree
+from rufus_core.ports.sessions import CommandResult, CommandStatus, PreparedTree
 from rufus_core.sandbox.microvm import ARGUMENT_BYTES, FOLDER, MicroVm, archive
 from rufus_core.sandbox.microvm_client import MicroVmClient
 

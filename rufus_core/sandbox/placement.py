@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rufus_core.ports import CodeSandbox, SandboxSessions
+from rufus_core.ports.programs import CodeSandbox
+from rufus_core.ports.sessions import SandboxSessions
 from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.sandbox.isolation import require
 from rufus_core.sandbox.microvm_client import MicroVmClient

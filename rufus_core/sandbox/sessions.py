@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Self
 
 from rufus_core.errors import InfrastructureError
-from rufus_core.ports import CommandResult, CommandStatus, PreparedTree
+from rufus_core.ports.sessions import CommandResult, CommandStatus, PreparedTree
 from rufus_core.sandbox.isolation import IsolationReport, compile_runner, draw_user, probe, require
 from rufus_core.sandbox.overlay import Overlay
 from rufus_core.sandbox.process import Sandbox

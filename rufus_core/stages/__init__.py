@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rufus_core.gym.combined import MixedGym
-from rufus_core.ports import Gym
+from rufus_core.ports.gym import Gym
 from rufus_core.settings import ExecutionSettings, RLStage
 from rufus_core.stages import coding_agent, coding_rl, general_agent, if_rl, reasoning_rl, rlhf, search_agent
 from rufus_core.stages.stage import GymContext, Stage

@@ -1,7 +1,7 @@
 """Coding Agent: terminal problems with one command tool, graded by their tests on the final state (spec section 8)."""
 
 from rufus_core.gym.terminal import TerminalGym
-from rufus_core.ports import Gym
+from rufus_core.ports.gym import Gym
 from rufus_core.stages.stage import GymContext, Stage
 
 

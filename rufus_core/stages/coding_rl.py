@@ -3,7 +3,7 @@
 from rufus_core.data.code_records import OUTPUT_BYTES
 from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.single_turn import SingleTurnGym
-from rufus_core.ports import Gym
+from rufus_core.ports.gym import Gym
 from rufus_core.rewards.code import MAX_TESTS, TIMEOUT_SECONDS, tests_pass
 from rufus_core.stages.stage import GymContext, Stage
 from rufus_core.types import Episode, Verdict

@@ -1,7 +1,7 @@
 """General Agent: databases behind MCP tools, graded on the state that is left (spec section 7)."""
 
 from rufus_core.gym.mcp_world import McpWorldGym
-from rufus_core.ports import Gym
+from rufus_core.ports.gym import Gym
 from rufus_core.stages.stage import GymContext, Stage
 
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from rufus_core.data.answers import Answer
 from rufus_core.errors import DataError, InfrastructureError
-from rufus_core.ports import Gym
+from rufus_core.ports.gym import Gym
 from rufus_core.settings import ExecutionSettings, RLStage, StageSettings
 from rufus_core.stages import STAGE_OF_FAMILY, open_mixed_gym
 from rufus_core.types import Episode, Message, Termination, Verdict

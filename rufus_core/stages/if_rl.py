@@ -4,7 +4,7 @@ from contextlib import closing
 
 from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.single_turn import SingleTurnGym
-from rufus_core.ports import Gym
+from rufus_core.ports.gym import Gym
 from rufus_core.rewards.instructions import BENCHMARKS, verify_benchmark
 from rufus_core.rewards.judges import LEXICAL, make_judge
 from rufus_core.rewards.rubrics import score_rubrics

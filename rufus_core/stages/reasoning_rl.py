@@ -2,7 +2,7 @@
 
 from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.single_turn import SingleTurnGym
-from rufus_core.ports import Gym
+from rufus_core.ports.gym import Gym
 from rufus_core.rewards.fuzzy import THRESHOLD
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.reasoning import verify_reasoning

@@ -4,7 +4,8 @@ import math
 
 from rufus_core.errors import InfrastructureError
 from rufus_core.gym.single_turn import SingleTurnGym
-from rufus_core.ports import Gym, RewardScorer
+from rufus_core.ports.gym import Gym
+from rufus_core.ports.judging import RewardScorer
 from rufus_core.rewards.preference import prefers
 from rufus_core.stages.stage import GymContext, Stage
 from rufus_core.training.reward_scorer import open_reward_scorer

@@ -6,7 +6,7 @@ from typing import Any
 
 from rufus_core.gym.combined import HoldingGym
 from rufus_core.gym.search import SearchGym
-from rufus_core.ports import Gym
+from rufus_core.ports.gym import Gym
 from rufus_core.rewards.judges import LEXICAL, make_judge
 from rufus_core.rewards.search import search_verdict
 from rufus_core.stages.stage import GymContext, Stage

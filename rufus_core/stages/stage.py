@@ -9,7 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rufus_core.ports import CodeSandbox, Gym, SandboxSessions
+from rufus_core.ports.gym import Gym
+from rufus_core.ports.programs import CodeSandbox
+from rufus_core.ports.sessions import SandboxSessions
 from rufus_core.rewards.usage import UsageMeter
 from rufus_core.sandbox.placement import open_code_sandbox, open_sessions
 from rufus_core.settings import ExecutionSettings, RewardSettings, RLStage

@@ -19,7 +19,7 @@ from torch import nn
 from torch._C._distributed_c10d import TCPStore
 
 from rufus_core.errors import RankLost
-from rufus_core.ports import RankPlace
+from rufus_core.ports.ranks import RankPlace
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")

@@ -18,7 +18,7 @@ from rufus_core.algorithms.schedules import learning_rate
 from rufus_core.data.chat import MaskedIds
 from rufus_core.data.preferences import PreferencePair
 from rufus_core.errors import DataError
-from rufus_core.ports import MetricSink
+from rufus_core.ports.progress import MetricSink
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.settings import RewardModelSettings
 from rufus_core.training.optimizer import make_optimizer, optimizer_step

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from rufus_core.errors import ConfigError
-from rufus_core.ports import RewardScorer
+from rufus_core.ports.judging import RewardScorer
 from rufus_core.rewards.remote_reward import RemoteRewardModel
 from rufus_core.training.reward_model import RewardModel
 from rufus_core.training.sequence_reward import ChatRenderer, SequenceRewardModel

@@ -17,7 +17,8 @@ from rufus_core.algorithms.schedules import learning_rate
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.gym.limits import Limits, limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
-from rufus_core.ports import Gym, MetricSink
+from rufus_core.ports.gym import Gym
+from rufus_core.ports.progress import MetricSink
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy
 from rufus_core.rollout.routing import replayed_routing, routers

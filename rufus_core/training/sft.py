@@ -11,7 +11,7 @@ from rufus_core.algorithms.schedules import learning_rate
 from rufus_core.data.chat import MaskedIds
 from rufus_core.data.mixture import EndlessOrder
 from rufus_core.errors import DataError
-from rufus_core.ports import MetricSink
+from rufus_core.ports.progress import MetricSink
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import SFTStage
 from rufus_core.training.forward import TokenSequence, micro_batches, trained_logits

@@ -16,7 +16,7 @@ import typer
 from rufus_core.cli.doctor import doctor
 from rufus_core.cli.ui import ui
 from rufus_core.errors import ConfigError, PortInUse
-from rufus_core.ports import Check
+from rufus_core.ports.orchestration import Check
 from tasks.servers import free_port
 from tests.sandbox.e2b.running import API_KEY, e2b_server
 

@@ -19,7 +19,7 @@ from rufus_core.evaluation.scores import Scores
 from rufus_core.evaluation.statistics import pass_at_1, pass_at_k
 from rufus_core.lineage.adopt import adopt
 from rufus_core.lineage.store import Store
-from rufus_core.ports import RunObserver, RunOutcome, StepOutcome
+from rufus_core.ports.orchestration import RunObserver, RunOutcome, StepOutcome
 from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe
 from tests.jobs.miniature import Runner, small_overrides, small_recipe

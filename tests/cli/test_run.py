@@ -17,7 +17,8 @@ from rufus_core.cli.progress import RunDisplay, duration
 from rufus_core.cli.summary import next_commands, stage_remarks
 from rufus_core.errors import ConfigError, DataError, InfrastructureError, JobFailed, RufusError, SandboxUnavailable
 from rufus_core.lineage import Draft, Store, store_root
-from rufus_core.ports import RunObserver, RunOutcome, StepOutcome, StepProgress
+from rufus_core.ports.orchestration import RunObserver, RunOutcome, StepOutcome
+from rufus_core.ports.progress import StepProgress
 from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.step import Step

@@ -24,7 +24,8 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from flows.orchestrator import PrefectOrchestrator
 from flows.verification import known_digests, verify_prefect
 from rufus_core.lineage import Record, Store, store_root
-from rufus_core.ports import RunOutcome, StepOutcome, StepProgress
+from rufus_core.ports.orchestration import RunOutcome, StepOutcome
+from rufus_core.ports.progress import StepProgress
 from rufus_core.recipe.step import Step
 from rufus_core.settings import BaseModelSettings, ExecutionSettings, Recipe
 from tasks import servers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flows.schedule import by_urgency, fitting, startable
-from rufus_core.ports import StepOutcome
+from rufus_core.ports.orchestration import StepOutcome
 from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.step import Step

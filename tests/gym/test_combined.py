@@ -9,7 +9,7 @@ import pytest
 from rufus_core.errors import DataError
 from rufus_core.gym.combined import HoldingGym, MixedGym
 from rufus_core.gym.single_turn import SingleTurnGym
-from rufus_core.ports import Environment
+from rufus_core.ports.gym import Environment
 from rufus_core.types import Message, Problem, Verdict
 
 

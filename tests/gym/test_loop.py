@@ -16,7 +16,7 @@ from rufus_core.errors import EngineError, InfrastructureError
 from rufus_core.gym.limits import Limits, limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
 from rufus_core.gym.single_turn import SingleTurnGym
-from rufus_core.ports import GenerateRequest, GenerateResult, SamplingParams
+from rufus_core.ports.engine import GenerateRequest, GenerateResult, SamplingParams
 from rufus_core.recipe.load import load_recipe
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy

@@ -28,7 +28,7 @@ from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.ranks import load_launcher
 from rufus_core.jobs.run import KINDS, main
 from rufus_core.jobs.training import train_rank
-from rufus_core.ports import RankPlace
+from rufus_core.ports.ranks import RankPlace
 from rufus_core.settings import ExecutionSettings
 from rufus_core.training.ranks import ALONE, Ranks, TorchRanks
 from tasks import ray_ranks

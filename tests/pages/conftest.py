@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from rufus_core.lineage import Record, Store
-from rufus_core.ports import RunOutcome
+from rufus_core.ports.orchestration import RunOutcome
 from tasks.servers import free_port
 from tasks.tracking import Tracker
 from tests.flows.test_recipe import graph, run

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from rufus_core.ports import GenerateRequest, SamplingParams
+from rufus_core.ports.engine import GenerateRequest, SamplingParams
 
 PROMPT = (9, 17, 30, 41, 52)
 STOPS = tuple(range(0, 380, 12))  # many, so that random weights stop at many lengths

@@ -15,7 +15,7 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from rufus_core.errors import EngineError
-from rufus_core.ports import GenerateRequest, GenerateResult
+from rufus_core.ports.engine import GenerateRequest, GenerateResult
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.kv_cache import attention_width
 from rufus_core.rollout.policy import Policy

@@ -8,7 +8,7 @@ import pytest
 
 from rufus_core.data.generators.terminal_problems import terminal_problem
 from rufus_core.gym.terminal import TerminalGym
-from rufus_core.ports import PreparedTree
+from rufus_core.ports.sessions import PreparedTree
 from rufus_core.sandbox.sessions import LocalSessions, overlay_refusal
 from rufus_core.settings import ToolSettings
 from rufus_core.types import Episode, Termination, ToolCall

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from rufus_core.errors import SandboxUnavailable
-from rufus_core.ports import PreparedTree
+from rufus_core.ports.sessions import PreparedTree
 from rufus_core.sandbox import isolation
 from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.sandbox.isolation import probe

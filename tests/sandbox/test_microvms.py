@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from rufus_core.errors import ConfigError, InfrastructureError, OutcomeUnknown
-from rufus_core.ports import PreparedTree, ProgramResult
+from rufus_core.ports.programs import ProgramResult
+from rufus_core.ports.sessions import PreparedTree
 from rufus_core.sandbox.interpreter import InterpreterPool
 from rufus_core.sandbox.microvm_client import MicroVmClient
 from rufus_core.sandbox.microvm_programs import MicroVmPrograms

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rufus_core.data.harbor import HarborError
 from rufus_core.errors import InfrastructureError
-from rufus_core.ports import PreparedTree
+from rufus_core.ports.sessions import PreparedTree
 from rufus_core.sandbox import sessions as module
 from rufus_core.sandbox.sessions import LocalSessions, overlay_refusal
 from rufus_core.sandbox.trees import TreeStore, tree_digest

@@ -12,7 +12,8 @@ from rufus_core.data.chat import ChatFormat
 from rufus_core.data.tokenizer import build_tokenizer
 from rufus_core.gym.limits import limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
-from rufus_core.ports import GenerateRequest, GenerateResult, Gym
+from rufus_core.ports.engine import GenerateRequest, GenerateResult
+from rufus_core.ports.gym import Gym
 from rufus_core.settings import RLStage
 from rufus_core.types import Message, Problem, Trajectory
 

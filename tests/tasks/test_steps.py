@@ -7,7 +7,8 @@ import sys
 from contextlib import nullcontext
 from pathlib import Path
 
-from rufus_core.ports import StepOutcome, StepProgress
+from rufus_core.ports.orchestration import StepOutcome
+from rufus_core.ports.progress import StepProgress
 from rufus_core.recipe.step import Step
 from rufus_core.settings import ExecutionSettings
 from tasks.spawner import Spawner

@@ -19,7 +19,7 @@ from torch import Tensor
 from rufus_core.errors import RufusError
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.jobs.resume import training_state
-from rufus_core.ports import RankPlace
+from rufus_core.ports.ranks import RankPlace
 from rufus_core.rollout.policy import load_policy
 from rufus_core.settings import RLStage, SFTStage
 from rufus_core.training.collect import Issued

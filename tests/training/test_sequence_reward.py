@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoModelForSequenceClassification, PreTrainedTokenizerFast, Qwen3Config
 
 from rufus_core.errors import ConfigError, InfrastructureError
-from rufus_core.ports import RewardScorer
+from rufus_core.ports.judging import RewardScorer
 from rufus_core.stages.rlhf import raw_score
 from rufus_core.training.reward_scorer import open_reward_scorer
 from rufus_core.training.sequence_reward import ChatRenderer, SequenceRewardModel

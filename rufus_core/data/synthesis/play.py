@@ -31,7 +31,7 @@ from rufus_core.data.synthesis.requests import (
     turn_request,
 )
 from rufus_core.errors import ConfigError, InfrastructureError
-from rufus_core.ports import ChatModel
+from rufus_core.ports.engine import ChatModel
 from rufus_core.types import Message
 
 _ATTEMPTS = 3  # at a reply that can be read; a client's own retries come on top

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from rufus_core.data.synthesis.dialogue import Dialogue, Entry, Failure, FailureReason
 from rufus_core.errors import InfrastructureError
 from rufus_core.jobs.synthesis.models import Solver
-from rufus_core.ports import CodeSandbox, Judge
+from rufus_core.ports.judging import Judge
+from rufus_core.ports.programs import CodeSandbox
 from rufus_core.rewards.rubrics import score_rubrics
 from rufus_core.types import Frozen, VerdictKind, content_id
 

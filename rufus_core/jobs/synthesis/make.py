@@ -20,7 +20,7 @@ from rufus_core.jobs.synthesis.attempts import Attempts, attempt, trials
 from rufus_core.jobs.synthesis.models import Models, Solver
 from rufus_core.jobs.synthesis.single_turn import make_single_turn, single_turn_specs
 from rufus_core.jobs.synthesis.spending import Spending
-from rufus_core.ports import CodeSandbox
+from rufus_core.ports.programs import CodeSandbox
 from rufus_core.rewards.generated import GENERATED
 from rufus_core.types import Frozen, Json, Problem
 

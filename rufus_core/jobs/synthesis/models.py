@@ -12,7 +12,8 @@ from rufus_core.data.constraints.compose import find_witness
 from rufus_core.data.synthesis.dialogue import Dialogue
 from rufus_core.data.synthesis.scripted import ScriptedAssistant, ScriptedUser
 from rufus_core.errors import ConfigError
-from rufus_core.ports import ChatModel, Judge
+from rufus_core.ports.engine import ChatModel
+from rufus_core.ports.judging import Judge
 from rufus_core.rewards.chat_client import ChatClient
 from rufus_core.rewards.judges import LexicalJudge
 from rufus_core.rewards.openai_judge import OpenAIJudge

@@ -20,7 +20,8 @@ from rufus_core.data.synthesis.dialogue import (
     Tactic,
 )
 from rufus_core.data.synthesis.play import Failed, ask
-from rufus_core.ports import ChatModel, CodeSandbox
+from rufus_core.ports.engine import ChatModel
+from rufus_core.ports.programs import CodeSandbox
 from rufus_core.rewards.checker_writer import NO_REPLY, Written, write_checkers
 from rufus_core.types import Json, Message, content_id
 

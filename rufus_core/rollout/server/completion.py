@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, replace
 
-from rufus_core.ports import GenerateResult
+from rufus_core.ports.engine import GenerateResult
 from rufus_core.rollout.server.service import EngineService, Generation, WeightSpan
 from rufus_core.types import Json
 

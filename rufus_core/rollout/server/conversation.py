@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator
 
 from pydantic import Field
 
-from rufus_core.ports import GenerateRequest, SamplingParams
+from rufus_core.ports.engine import GenerateRequest, SamplingParams
 from rufus_core.rollout.server.body import Input, validated
 from rufus_core.rollout.server.completion import Snapshot, TextOptions, snapshots
 from rufus_core.rollout.server.protocol import check_prompt, fixed_seed

@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from rufus_core.errors import RufusError
-from rufus_core.ports import GenerateRequest, SamplingParams
+from rufus_core.ports.engine import GenerateRequest, SamplingParams
 from rufus_core.rollout.server.body import read_json, validated
 from rufus_core.rollout.server.completion import Snapshot, TextOptions, last, snapshots
 from rufus_core.rollout.server.protocol import (

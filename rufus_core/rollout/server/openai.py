@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 
 from rufus_core.data.chat import ParsedTurn
 from rufus_core.errors import RufusError
-from rufus_core.ports import GenerateRequest
+from rufus_core.ports.engine import GenerateRequest
 from rufus_core.rollout.server.body import read_json, validated
 from rufus_core.rollout.server.completion import Snapshot, last, snapshots
 from rufus_core.rollout.server.openai_protocol import ChatInput

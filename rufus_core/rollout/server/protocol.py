@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from rufus_core.ports import GenerateRequest, SamplingParams
+from rufus_core.ports.engine import GenerateRequest, SamplingParams
 from rufus_core.rollout.server.body import Input, Unsupported, UnsupportedList, neutral, validated
 from rufus_core.rollout.server.refusal import Refusal
 from rufus_core.types import Json

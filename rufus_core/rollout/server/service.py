@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from rufus_core.errors import EngineError, LineageError
-from rufus_core.ports import GenerateRequest, GenerateResult
+from rufus_core.ports.engine import GenerateRequest, GenerateResult
 from rufus_core.rollout.engine import EmbeddedEngine, Progress
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.rollout.server.refusal import Refusal

@@ -18,7 +18,7 @@ from rufus_core.data.synthesis.dialogue import FailureReason, SynthesisSettings,
 from rufus_core.data.synthesis.play import Synthesis, synthesise
 from rufus_core.data.synthesis.scripted import ScriptedAssistant, ScriptedUser
 from rufus_core.errors import ConfigError, DataError, InfrastructureError
-from rufus_core.ports import ChatModel
+from rufus_core.ports.engine import ChatModel
 from rufus_core.rewards.chat_client import ChatClient
 from rufus_core.rewards.judges import LexicalJudge
 from rufus_core.rewards.rubrics import JUDGED, score_rubrics

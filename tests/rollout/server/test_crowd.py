@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rufus_core.ports import GenerateRequest, GenerateResult, SamplingParams
+from rufus_core.ports.engine import GenerateRequest, GenerateResult, SamplingParams
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy
 from tests.rollout.server.process import PATIENCE_SECONDS, ServerProcess

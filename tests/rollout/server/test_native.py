@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from rufus_core.ports import GenerateRequest, GenerateResult, SamplingParams
+from rufus_core.ports.engine import GenerateRequest, GenerateResult, SamplingParams
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy
 from tests.rollout.server.process import ServerProcess

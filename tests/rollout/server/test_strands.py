@@ -11,7 +11,7 @@ from strands.agent.conversation_manager import NullConversationManager
 from strands.types.exceptions import ContextWindowOverflowException
 from strands_sglang import SGLangClient, SGLangModel, get_tool_parser
 
-from rufus_core.ports import GenerateRequest, SamplingParams
+from rufus_core.ports.engine import GenerateRequest, SamplingParams
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.policy import Policy
 from tests.rollout.server.process import ServerProcess
