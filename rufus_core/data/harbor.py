@@ -16,6 +16,8 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
 from rufus_core.errors import DataError
 from rufus_core.types import Json, Message, Problem, ToolSchema
 
@@ -27,6 +29,7 @@ EXECUTE_COMMAND = ToolSchema(
 FAMILY = "terminal"
 WORKDIR = "/app"
 MAX_FILE_BYTES = 1 << 20
+VERIFIER_TIMEOUT_SECONDS = 300.0
 _COMPOSE = ("docker-compose.yaml", "docker-compose.yml", "compose.yaml", "compose.yml")
 _SYSTEM = ("usr", "bin", "sbin", "lib", "lib32", "lib64", "proc", "dev", "sys", "etc", "opt", "tmp", "tests", "logs")
 
@@ -40,6 +43,7 @@ class HarborFault(enum.StrEnum):
     UNSUPPORTED_FILE = "unsupported_file"  # binary or too large
     UNSAFE_PATH = "unsafe_path"
     BAD_TASK_TOML = "bad_task_toml"
+    BAD_GROUND_TRUTH = "bad_ground_truth"
 
 
 class HarborError(DataError):
@@ -48,6 +52,34 @@ class HarborError(DataError):
     def __init__(self, fault: HarborFault, what: str, *, where: str | None = None) -> None:
         super().__init__(what, where=where, hint="the local backend runs single-container tasks of text files")
         self.fault = fault
+
+
+class TerminalTruth(BaseModel):
+    """Ground truth of a Coding Agent problem. `template` is a hosted sandbox's image, where the task has its own."""
+
+    model_config = ConfigDict(frozen=True)
+
+    workdir: str
+    files: dict[str, str]
+    tests: dict[str, str]
+    template: str = ""
+    verifier_timeout_seconds: float = Field(VERIFIER_TIMEOUT_SECONDS, gt=0, allow_inf_nan=False)
+
+
+def read_terminal(truth: Mapping[str, Json]) -> TerminalTruth:
+    """Raises HarborError for what is missing, for an unsafe path, and where there is no `test.sh`."""
+    try:
+        read = TerminalTruth.model_validate(truth)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(("ground_truth", *map(str, first["loc"])))
+        raise HarborError(HarborFault.BAD_GROUND_TRUTH, f"{field}: {first['msg']}") from error
+    if "test.sh" not in read.tests:
+        raise HarborError(HarborFault.MISSING_FILE, "tests/test.sh is missing")
+    for path in (*read.files, *read.tests):
+        check_path(path)
+    check_workdir(read.workdir)
+    return read
 
 
 def terminal_problem(
@@ -64,12 +96,8 @@ def terminal_problem(
 
     Raises HarborError for an unsafe path or a missing `test.sh`.
     """
-    if "test.sh" not in tests:
-        raise HarborError(HarborFault.MISSING_FILE, "tests/test.sh is missing")
-    for path in (*files, *tests):
-        check_path(path)
-    check_workdir(workdir)
     truth = {"workdir": workdir, "files": dict(files), "tests": dict(tests), **extra}
+    read_terminal(truth)
     return Problem.build(family, source, [Message(role="user", content=instruction)], truth, [EXECUTE_COMMAND])
 
 

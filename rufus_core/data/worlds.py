@@ -12,6 +12,9 @@ import sqlite3
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from pydantic import ValidationError
+
+from rufus_core.errors import DataError
 from rufus_core.types import Frozen, Json, ToolCall, ToolSchema
 
 Tool = Callable[..., str]
@@ -55,7 +58,7 @@ class World:
             for table in self.tables:
                 for row in rows.get(table, ()):
                     database.execute(f"INSERT INTO {table} VALUES ({', '.join('?' * len(row))})", row)  # noqa: S608
-        except sqlite3.Error:
+        except BaseException:
             database.close()
             raise
         return database
@@ -195,3 +198,24 @@ WORLDS: dict[str, World] = {
         tools=(find_meeting, move_meeting, cancel_meeting),
     ),
 }
+
+
+def read_world(
+    truth: Mapping[str, Json], worlds: Mapping[str, World] = WORLDS
+) -> tuple[WorldTruth, sqlite3.Connection]:
+    """A General Agent problem's ground truth, and a fresh database with its rows.
+
+    Raises DataError for a world that doesn't exist, and for rows that don't fit it.
+    """
+    try:
+        read = WorldTruth.model_validate(truth)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = ".".join(("ground_truth", *map(str, first["loc"])))
+        raise DataError(f"{field}: {first['msg']}") from error
+    if read.world not in worlds:
+        raise DataError(f"unknown world {read.world!r}", hint=f"known: {', '.join(worlds)}")
+    try:
+        return read, worlds[read.world].connect(read.rows)
+    except (sqlite3.Error, OverflowError, ValueError) as error:
+        raise DataError(f"the rows don't fit the world {read.world!r}: {error}") from error

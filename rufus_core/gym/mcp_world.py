@@ -20,9 +20,8 @@ import jsonschema
 import mcp_types
 from mcp import Client, MCPError
 from mcp.server import Server
-from pydantic import ValidationError
 
-from rufus_core.data.worlds import WORLDS, Check, ToolFailure, World, WorldTruth
+from rufus_core.data.worlds import WORLDS, Check, ToolFailure, World, read_world
 from rufus_core.errors import DataError, InfrastructureError
 from rufus_core.types import Episode, Json, Problem, ToolCall, ToolResult, ToolSchema, Verdict
 
@@ -81,6 +80,7 @@ class McpWorldGym:
     """
 
     def __init__(self, worlds: Mapping[str, World] = WORLDS, call_timeout_seconds: float = 30.0) -> None:
+        self._worlds = worlds
         self._servers = {name: WorldServer(world) for name, world in worlds.items()}
         self._call_timeout_seconds = call_timeout_seconds
         self._episode_ids = itertools.count()
@@ -124,20 +124,13 @@ class McpWorldGym:
 
     def open(self, problem: Problem) -> McpWorldEnvironment:
         """A fresh database with the problem's rows. Raises DataError for a world or rows that don't exist or fit."""
-        where = f"problem {problem.id}"
         try:
-            truth = WorldTruth.model_validate(problem.ground_truth)
-        except ValidationError as error:
-            raise DataError(f"ground truth of no world: {error.errors()[0]['msg']}", where=where) from error
-        server = self._servers.get(truth.world)
-        if server is None:
-            raise DataError(f"unknown world {truth.world!r}", where=where, hint=f"known: {', '.join(self._servers)}")
-        try:
-            database = server.world.connect(truth.rows)
-        except sqlite3.Error as error:
-            raise DataError(f"rows don't fit world {truth.world!r}: {error}", where=where) from error
+            truth, database = read_world(problem.ground_truth, self._worlds)
+        except DataError as error:
+            error.where = f"problem {problem.id}"
+            raise
         episode_id = str(next(self._episode_ids))
-        server.episodes[episode_id] = database
+        self._servers[truth.world].episodes[episode_id] = database
         return McpWorldEnvironment(self, truth.world, episode_id, database, truth.checks)
 
     def call(self, world: str, episode_id: str, call: ToolCall) -> ToolResult:

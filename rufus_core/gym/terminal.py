@@ -7,13 +7,12 @@ import math
 from collections.abc import Sequence
 from typing import Self
 
-from rufus_core.data.harbor import EXECUTE_COMMAND, check_path, check_workdir
+from rufus_core.data.harbor import EXECUTE_COMMAND, TerminalTruth, read_terminal
 from rufus_core.errors import InfrastructureError, OutcomeUnknown
 from rufus_core.ports.sessions import CommandResult, PreparedTree, SandboxSession, SandboxSessions
 from rufus_core.settings import ToolSettings
-from rufus_core.types import Episode, Json, Problem, ToolCall, ToolResult, ToolSchema, Verdict
+from rufus_core.types import Episode, Problem, ToolCall, ToolResult, ToolSchema, Verdict
 
-VERIFIER_TIMEOUT_SECONDS = 300.0
 _BYTES_PER_TOKEN = 16  # a generous bound; the agent loop cuts results to tokens (GYM-24)
 _REWARD_FILES = ("reward.txt", "reward.json")
 _REWARD_BYTES = 4096
@@ -29,11 +28,9 @@ class TerminalGym:
         self._tools, self._sessions = tools, sessions
 
     def open(self, problem: Problem) -> Terminal:
-        """Begin with the problem's files. Raises InfrastructureError, HarborError for an unsafe path."""
-        truth = problem.ground_truth
-        tree = PreparedTree(check_workdir(truth["workdir"]), truth["files"], truth.get("template", ""))
-        for path in (*tree.files, *truth["tests"]):
-            check_path(path)
+        """Begin with the problem's files. Raises InfrastructureError, HarborError where they can't be used."""
+        truth = read_terminal(problem.ground_truth)
+        tree = PreparedTree(truth.workdir, truth.files, truth.template)
         return Terminal(self._sessions.open(tree), truth, self._tools)
 
     def __enter__(self) -> Self:
@@ -48,7 +45,7 @@ class Terminal:
 
     tools: Sequence[ToolSchema] = (EXECUTE_COMMAND,)
 
-    def __init__(self, session: SandboxSession, truth: dict[str, Json], settings: ToolSettings) -> None:
+    def __init__(self, session: SandboxSession, truth: TerminalTruth, settings: ToolSettings) -> None:
         self._session, self._truth, self._settings = session, truth, settings
         self._output_bytes = max(settings.result_tokens * _BYTES_PER_TOKEN, 4096)
 
@@ -74,11 +71,11 @@ class Terminal:
         They pass iff `test.sh` ends with 0, or, if it writes Harbor's reward file, iff that says 1. Raises
         InfrastructureError when they don't end in time or the sandbox is dead: the episode is aborted (CA-R3).
         """
-        tests: dict[str, str] = self._truth["tests"]
+        tests = self._truth.tests
         reason = self._session.upload("/logs", {"verifier/": ""}) or self._session.upload("/tests", tests)
         if reason:
             return Verdict.binary(False, f"the tests can't be placed: {reason}")
-        timeout = float(self._truth.get("verifier_timeout_seconds", VERIFIER_TIMEOUT_SECONDS))
+        timeout = self._truth.verifier_timeout_seconds
         done = self._session.run(self._test_command(tests["test.sh"]), timeout, self._output_bytes)
         if done.status == "timeout":
             raise InfrastructureError(f"the verifier did not end within {timeout:g} seconds")

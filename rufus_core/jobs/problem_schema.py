@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rufus_core.data.code_records import RecordFault, read_tests
+from rufus_core.data.harbor import FAMILY, read_terminal
 from rufus_core.data.puzzle_kinds import REFUSED
+from rufus_core.data.worlds import WORLDS, read_world
 from rufus_core.errors import DataError
 from rufus_core.rewards.generated import puzzle_checker, require_source
 from rufus_core.rewards.rubrics import check_rubric
@@ -77,6 +79,17 @@ def _tests(truth: Mapping[str, Json]) -> str | None:
     return None
 
 
+def _terminal(truth: Mapping[str, Json]) -> str | None:
+    read_terminal(truth)
+    return None
+
+
+def _world(truth: Mapping[str, Json]) -> str | None:
+    _, database = read_world(truth)
+    database.close()
+    return None
+
+
 def _pair(truth: Mapping[str, Json]) -> str | None:
     odd = [name for name in ("chosen", "rejected") if not isinstance(truth.get(name), str | None)]
     return f"ground_truth.{odd[0]} is no text" if odd else None
@@ -89,5 +102,7 @@ CHECKS: dict[str, Check] = {
     **dict.fromkeys(("python_function", "python_program"), _tests),
     "instructions": _rubrics,
     **dict.fromkeys(("ifeval", "ifbench"), _instructions),
+    FAMILY: _terminal,
+    **dict.fromkeys(WORLDS, _world),
     "chat": _pair,
 }

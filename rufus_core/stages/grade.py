@@ -52,7 +52,13 @@ def _stage_of(answer: Answer) -> str:
 def _verdict(gym: Gym, answer: Answer) -> Verdict:
     message = Message(role="assistant", content=answer.response)
     episode = Episode(answer.problem, [*answer.problem.prompt, message], Termination.TASK_COMPLETE)
-    environment = gym.open(answer.problem)
+    try:
+        environment = gym.open(answer.problem)
+    except InfrastructureError as error:
+        return Verdict.aborted(str(error))
+    except DataError as error:
+        error.where = answer.where
+        raise
     try:
         if environment.tools:
             what = f"a response to the family {answer.problem.family!r} is what its tools leave, not a text"

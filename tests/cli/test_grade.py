@@ -77,6 +77,9 @@ def test_what_differs_from_the_expected_verdict_is_shown_and_is_exit_code_1(tmp_
             "answers.jsonl:1 expected: 'yes' is no",
         ),
         ({"family": "math", "ground_truth": [], "response": "1"}, "answers.jsonl:1 ground_truth:"),
+        ({"family": "terminal", "ground_truth": {}, "response": "1"}, "answers.jsonl:1: ground_truth.workdir: Field"),
+        ({"family": "shop", "ground_truth": {}, "response": "1"}, "answers.jsonl:1: ground_truth.world: Field"),
+        ({"family": "person", "ground_truth": {"answer": "1"}, "response": "1"}, "answers.jsonl:1: a response to the"),
     ],
 )
 def test_a_row_that_cannot_be_graded_is_named(tmp_path, row, told):

@@ -272,6 +272,29 @@ def test_a_row_that_cant_be_graded_is_named(
     assert caught.value.where == f"{path}:2{where}"
 
 
+@pytest.mark.parametrize(
+    ("stage", "family", "truth", "said"),
+    [
+        ("coding_agent", "terminal", {}, "ground_truth.workdir: Field required"),
+        ("coding_agent", "terminal", {"workdir": "/app", "files": {"a": 1}, "tests": {}}, "ground_truth.files.a: "),
+        ("coding_agent", "terminal", {"workdir": "/app", "files": {}, "tests": {}}, "tests/test.sh is missing"),
+        ("coding_agent", "terminal", {"workdir": "/etc", "files": {}, "tests": {"test.sh": ""}}, "/etc"),
+        ("general_agent", "shop", {}, "ground_truth.world: Field required"),
+        ("general_agent", "shop", {"world": "moon", "rows": {}, "checks": []}, "unknown world 'moon'"),
+        ("general_agent", "shop", {"world": "shop", "rows": {"items": [["tea"]]}, "checks": []}, "rows don't fit"),
+        ("general_agent", "shop", {"world": "shop", "rows": {"items": [["tea", 2**70]]}, "checks": []}, "rows don't"),
+        ("search_agent", "person", {}, "ground_truth.answer is no text"),
+    ],
+)
+def test_an_agents_problem_that_no_environment_can_hold_is_named(
+    home: Path, tmp_path: Path, stage: str, family: str, truth: dict[str, object], said: str
+) -> None:
+    path = _lines(tmp_path / "mine.jsonl", [{"family": family, "prompt": "Do it.", "ground_truth": truth}])
+    with pytest.raises(DataError, match=said) as caught:
+        _reasoning(home, f"{{path: {path}}}", stage)
+    assert caught.value.where == f"{path}:1"
+
+
 def test_a_stage_with_one_family_needs_none_in_the_file(home: Path, tmp_path: Path) -> None:
     path = _lines(tmp_path / "mine.jsonl", [{"prompt": f"Say {i}", "ground_truth": {}} for i in range(9)])
     runner, _ = _reasoning(home, f"{{path: {path}}}", "rlhf")

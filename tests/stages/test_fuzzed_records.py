@@ -168,7 +168,7 @@ def graded(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Sequence[Answe
     settings = load_recipe("rufus_air", "cpu", changes)
     with Endpoint(in_turn([said('{"verdict": "yes", "score": 1}')])) as endpoint:
         monkeypatch.setenv("RUFUS_JUDGE_URL", endpoint.url)
-        yield lambda answers: grade(answers, settings.stages)
+        yield lambda answers: grade(answers, settings.stages, execution=settings.execution)
 
 
 @pytest.mark.slow
