@@ -199,7 +199,8 @@ def test_the_judge_that_compares_words_survives_spoilt_rubrics(tmp_path: Path) -
     known = [row for row in spoilt if '"judge"' not in json.dumps(row)]  # a question is for a model alone
     answers = [answer for row in known if (answer := _read(tmp_path / "row.jsonl", row)) is not None]
     answers = [answer for answer in answers if answer.problem.family in STAGE_OF_FAMILY]
-    verdicts = grade(answers, load_recipe("rufus_air", "cpu").stages)
+    recipe = load_recipe("rufus_air", "cpu")
+    verdicts = grade(answers, recipe.stages, execution=recipe.execution)
     assert {verdict.kind for verdict in verdicts} == {VerdictKind.PASS, VerdictKind.FAIL, VerdictKind.UNSCORABLE}
 
 
