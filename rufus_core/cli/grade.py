@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -23,7 +23,9 @@ from rufus_core.types import Json, Verdict, VerdictKind
 if TYPE_CHECKING:
     from rufus_core.data.answers import Answer
 
-SHOWN = 20  # differences, each a line
+UNGRADED = (VerdictKind.UNSCORABLE, VerdictKind.ABORTED)
+
+SHOWN = 20  # lines about single rows
 
 
 def grade(
@@ -37,7 +39,8 @@ def grade(
 ) -> None:
     """Grade responses with the verifiers, judges and limits that the recipe trains with.
 
-    Where rows say what is `expected`, each difference is shown, and the command exits with 1 if there is one.
+    Where rows say what is `expected`, each difference is shown, and the command exits with 1 if there is one. Rows that
+    got no grade are shown with the reason.
     """
     from rufus_core.data.answers import read_answers
     from rufus_core.recipe.load import load_recipe
@@ -63,7 +66,8 @@ def grade(
     if json_:
         print_json(rows)
     else:
-        _print(answers, verdicts, differing, console())
+        ungraded = [row for row in rows if row["verdict"] in UNGRADED and row["expected"] is None]
+        _print(answers, verdicts, differing, ungraded, console())
     if differing:
         raise typer.Exit(1)
 
@@ -81,7 +85,11 @@ def _row(answer: Answer, verdict: Verdict) -> dict[str, Json]:
 
 
 def _print(
-    answers: Sequence[Answer], verdicts: Sequence[Verdict], differing: list[dict[str, Json]], out: Console
+    answers: Sequence[Answer],
+    verdicts: Sequence[Verdict],
+    differing: Sequence[Mapping[str, Json]],
+    ungraded: Sequence[Mapping[str, Json]],
+    out: Console,
 ) -> None:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
     table.add_column("family")
@@ -99,8 +107,10 @@ def _print(
     num_expected = sum(answer.expected is not None for answer in answers)
     if num_expected:
         out.print(f"{num_expected - len(differing):,} of {num_expected:,} as expected")
-    for row in differing[:SHOWN]:
-        reason = f": {row['reason']}" if row["reason"] else ""
-        out.print(Text(printable(f"{row['where']}: {row['verdict']}, expected {row['expected']}{reason}")))
-    if len(differing) > SHOWN:
-        out.print(f"and {len(differing) - SHOWN:,} more (--output writes them all)")
+    for rows in (differing, ungraded):
+        for row in rows[:SHOWN]:
+            expected = f", expected {row['expected']}" if row["expected"] else ""
+            reason = f": {row['reason']}" if row["reason"] else ""
+            out.print(Text(printable(f"{row['where']}: {row['verdict']}{expected}{reason}")), soft_wrap=True)
+        if len(rows) > SHOWN:
+            out.print(f"and {len(rows) - SHOWN:,} more (--output writes them all)")

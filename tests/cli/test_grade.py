@@ -54,7 +54,7 @@ def test_what_differs_from_the_expected_verdict_is_shown_and_is_exit_code_1(tmp_
     done = grade(tmp_path, rows, "--output", str(tmp_path / "verdicts.jsonl"))
     assert done.exit_code == 1
     assert "1 of 2 as expected" in done.stdout
-    assert f"{tmp_path}/answers.jsonl:2: pass, expected fail" in done.stdout.replace("\n", "")
+    assert f"{tmp_path}/answers.jsonl:2: pass, expected fail" in done.stdout.splitlines()[-1]
     written = [json.loads(line) for line in (tmp_path / "verdicts.jsonl").read_text().splitlines()]
     assert [(row["verdict"], row["expected"]) for row in written] == [
         ("pass", "pass"),
@@ -86,6 +86,15 @@ def test_a_row_that_cannot_be_graded_is_named(tmp_path, row, told):
     error = grade(tmp_path, [row]).exception
     assert isinstance(error, DataError)
     assert told in str(error)
+
+
+def test_why_a_row_got_no_grade_is_shown_and_is_no_failure(tmp_path):
+    truth = {"rubrics": [{"kind": "num_words", "words": 3}]}
+    done = grade(tmp_path, [{"family": "instructions", "ground_truth": truth, "response": "one two three"}])
+    assert done.exit_code == 0
+    assert done.stdout.splitlines()[-1] == (
+        f"{tmp_path}/answers.jsonl:1: unscorable: the constraint 'num_words' lacks 'count'"
+    )
 
 
 def test_a_benchmark_of_instructions_is_graded_by_its_own_package(tmp_path):
