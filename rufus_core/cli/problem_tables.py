@@ -34,7 +34,8 @@ _MAX_TRUTH = 4000  # characters of a ground truth
 def show_set(found: ProblemSet, out: Console) -> None:
     facts = found.facts()
     sizes = ", ".join(f"{split} {len(some):,}" for split, some in found.splits.items())
-    out.print(Text(printable(f"{found.title}: {sizes}"), style="bold"), soft_wrap=True)
+    told = sizes if len(found.splits) > 1 else f"{len(found.problems):,} problems"  # a file isn't split yet
+    out.print(Text(printable(f"{found.title}: {told}"), style="bold"), soft_wrap=True)
     out.print(_groups(facts, found.unit.partition(" ")[0]))
     if facts.domains:
         out.print(_domains(facts, found.unit.partition(" ")[0]))

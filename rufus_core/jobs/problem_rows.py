@@ -77,13 +77,15 @@ def _problem(row: Mapping[str, Json], source: str, families: Sequence[str], wher
         return _own_format(row, source, families, where)
     if PAIRS in families and is_preference_row(row):
         return _preference(row, source, where)
+    coding = not CODE_FAMILIES.isdisjoint(families)
+    if coding and is_code_row(row):
+        return record_from_row(row, where).problem(source)
     if PAIRS in families and "prompt" in row and not any(name in row for name in ANSWER_FIELDS):
         return Problem.build(PAIRS, source, _prompt(row, where), {})
-    questions = QUESTION_FAMILY in families
-    if CODE_FAMILIES.intersection(families) and (is_code_row(row) or not questions):
-        return record_from_row(row, where).problem(source)
-    if questions:
+    if QUESTION_FAMILY in families:
         return question_problem(row, source, where)
+    if coding:
+        return record_from_row(row, where).problem(source)  # tells what it lacks
     raise DataError(
         f"the row is no problem of the families {', '.join(families)}",
         where=where,

@@ -225,13 +225,23 @@ def test_a_file_of_the_user_s_is_inspected_without_any_store(tmp_path: Path) -> 
     assert not (tmp_path / "nowhere" / "store").exists()
 
 
+def test_rows_of_coding_sets_are_problems_of_coding_though_they_have_a_prompt_CRL_D3(tmp_path: Path) -> None:
+    found = told(tmp_path, "inspect", str(real("humaneval/HumanEval.jsonl.gz")))
+    assert [(each["family"], each["num_problems"]) for each in found["groups"]] == [("python_function", 164)]
+
+
+def test_a_file_has_problems_and_no_splits(tmp_path: Path) -> None:
+    file = write(tmp_path / "mine.jsonl", [{"question": f"What is {n} + 1?", "answer": str(n + 1)} for n in range(3)])
+    assert call(tmp_path, "inspect", str(file)).startswith(f"{file}: 3 problems\n")
+
+
 def test_subjects_are_counted_by_family_and_domain_RRL_D2_RRL_D3_T5(tmp_path: Path) -> None:
     rows: list[Any] = [
         {"question": "Find the area of the triangle ABC", "answer": "3"},
         {"question": "Find the radius of the circle", "answer": "4"},
         {"question": "What is the remainder modulo 7", "answer": "5"},
         {"question": "Which acid forms in this reaction of the oxide", "answer": "carbonic"},
-        {"family": "puzzle", "prompt": "Go on", "ground_truth": {"dataset": "sudoku", "config": {}, "entry": {}}},
+        {"family": "puzzle", "prompt": "Go on", "ground_truth": {"dataset": "sudoku", "config": {}, "entry": {"answer": "1"}}},
     ]
     file = str(write(tmp_path / "mine.jsonl", rows))
     found = told(tmp_path, "inspect", file)
