@@ -135,7 +135,9 @@ def _read(
     except DataError as error:
         error.where = error.where or path
         if filters is not None and filters.dropped:
-            error.hint = f"the filters dropped {len(filters.dropped)}; {error.hint}"
+            first = filters.dropped[0]
+            told = f"the filters dropped {len(filters.dropped):,}, the first one by {first.filter}: {first.reason}"
+            error.hint = f"{told}; {error.hint}"
         raise
 
 

@@ -236,12 +236,13 @@ def test_a_file_has_problems_and_no_splits(tmp_path: Path) -> None:
 
 
 def test_subjects_are_counted_by_family_and_domain_RRL_D2_RRL_D3_T5(tmp_path: Path) -> None:
+    puzzle = {"dataset": "sudoku", "config": {}, "entry": {"answer": "1"}}
     rows: list[Any] = [
         {"question": "Find the area of the triangle ABC", "answer": "3"},
         {"question": "Find the radius of the circle", "answer": "4"},
         {"question": "What is the remainder modulo 7", "answer": "5"},
         {"question": "Which acid forms in this reaction of the oxide", "answer": "carbonic"},
-        {"family": "puzzle", "prompt": "Go on", "ground_truth": {"dataset": "sudoku", "config": {}, "entry": {"answer": "1"}}},
+        {"family": "puzzle", "prompt": "Go on", "ground_truth": puzzle},
     ]
     file = str(write(tmp_path / "mine.jsonl", rows))
     found = told(tmp_path, "inspect", file)

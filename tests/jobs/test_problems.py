@@ -479,6 +479,12 @@ def test_records_without_tests_are_dropped_and_counted_where_the_recipe_says_so_
     assert len(_kept(runner, "coding_rl")) == 4
 
 
+def test_where_the_filters_leave_too_little_the_first_reason_is_told(home: Path, tmp_path: Path) -> None:
+    path = _lines(tmp_path / "mine.jsonl", [{"question": f"What is {i} + 1?", "answer": str(i + 1)} for i in range(4)])
+    with pytest.raises(DataError, match="the filters dropped 4, the first one by schema: no known layout"):
+        _filtered(home, path, "{schema: {}}", "coding_rl")
+
+
 def test_public_coding_rows_are_read_and_the_faulty_ones_dropped(home: Path, tmp_path: Path) -> None:
     lines = real("mbpp/mbpp.jsonl").read_text().splitlines()[:12]
     broken = json.dumps({**json.loads(lines[0]), "test_list": []})
