@@ -62,7 +62,7 @@ lint: install
 # make bench NAME=rl-step
 bench: MODULE = $(subst -,_,$(NAME))
 bench: $(if $(filter code-sandbox,$(NAME)),$(PEERS),install)
-	@test -f benchmarks/$(MODULE).py || { echo "usage: make bench NAME=..., one of:"; grep -l __main__ benchmarks/*.py; exit 2; }
+	@test -f benchmarks/$(MODULE).py || { echo "usage: make bench NAME=..., one of:"; grep -l __main__ benchmarks/*.py | sed 's|.*/||; s|\.py$$||; y/_/-/'; exit 2; }
 	$(BIN)/python -m benchmarks.$(MODULE) $(ARGS)
 
 # What is installed, as the lock: no addresses, no paths, and torch without the mark of its build.
