@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from rufus_core.data.code_layouts import is_code_row, record_from_row
 from rufus_core.data.code_records import FAMILIES, RecordFault
+from rufus_core.data.instruction_rows import instruction_problem, is_instruction_row
 from rufus_core.data.preference_sets import Candidate, candidate_from_row, is_preference_row
 from rufus_core.data.sources import ANSWER_FIELDS, QUESTION_FAMILY, question_problem, read_problems
 from rufus_core.errors import DataError
@@ -35,9 +36,10 @@ def read_problem_file(
     """Yield the file's rows as problems of one of `families`; the layout of each row is recognised by its fields.
 
     `prompt` (a text, or messages), `ground_truth`, `family` and, where there are any, `tools`: a problem, as our
-    artifacts hold it; its id is made anew. Rows of public coding sets (`data/code_layouts.py`). `prompt`, `chosen` and
-    `rejected`, or a row of a public preference set (`data/preference_sets.py`): a preference prompt; `prompt` without
-    any answer: the same without a pair. A question and an answer (`question_problem`).
+    artifacts hold it; its id is made anew. Rows of public coding sets (`data/code_layouts.py`), of IFEval and IFBench
+    (`data/instruction_rows.py`). `prompt`, `chosen` and `rejected`, or a row of a public preference set
+    (`data/preference_sets.py`): a preference prompt; `prompt` without any answer: the same without a pair. A question
+    and an answer (`question_problem`).
 
     Args:
         counts: gains `rows`, `problems` and `duplicates`.
@@ -75,6 +77,10 @@ class _Ungradable(DataError):
 def _problem(row: Mapping[str, Json], source: str, families: Sequence[str], where: str) -> Problem:
     if "ground_truth" in row:
         return _own_format(row, source, families, where)
+    if is_instruction_row(row):
+        problem = instruction_problem(row, source, where)
+        _require_family(problem.family, families, where)
+        return problem
     if PAIRS in families and is_preference_row(row):
         return _preference(row, source, where)
     coding = not CODE_FAMILIES.isdisjoint(families)
@@ -103,11 +109,15 @@ def _preference(row: Mapping[str, Json], source: str, where: str) -> Problem:
     return Problem.build(PAIRS, source, given.prompt, truth | ({"tie": True} if given.tie else {}))
 
 
-def _own_format(row: Mapping[str, Json], source: str, families: Sequence[str], where: str) -> Problem:
-    family = row.get("family", families[0] if len(families) == 1 else None)
+def _require_family(family: Json, families: Sequence[str], where: str) -> None:
     if family not in families:
         told = "the row has no family" if family is None else f"{family!r} is no family of this stage"
         raise DataError(told, where=f"{where} family", hint=f"one of {', '.join(families)}")
+
+
+def _own_format(row: Mapping[str, Json], source: str, families: Sequence[str], where: str) -> Problem:
+    family = row.get("family", families[0] if len(families) == 1 else None)
+    _require_family(family, families, where)
     truth = row["ground_truth"]
     if not isinstance(truth, dict):
         raise DataError("the ground truth is no object", where=f"{where} ground_truth")

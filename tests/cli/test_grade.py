@@ -9,6 +9,7 @@ from rufus_core.cli.main import app
 from rufus_core.errors import DataError
 from rufus_core.types import Message, Problem
 
+NO_COMMA = {"prompt": "No comma.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
 SUM = Problem.build("arithmetic", "sums", [Message(role="user", content="3 + 5")], {"answer": "8"})
 TESTS = {"modality": "functional", "tests": ["assert add(1, 2) == 3"]}
 ADD = "```python\ndef add(a, b):\n    return a + b\n```"
@@ -48,6 +49,25 @@ def test_each_family_is_graded_by_its_stage_in_the_order_of_the_file(tmp_path):
     ]
 
 
+def test_rows_of_public_sets_need_nothing_but_a_response(tmp_path):
+    for package in ("lm_eval", "ifbench"):
+        pytest.importorskip(package, reason="the extra `benchmarks` is not installed")
+    rows = [
+        {"question": "3 + 5?", "answer": "3 and 5 are 8. #### 8", "response": r"\boxed{8}"},
+        {"problem": "Half of 1?", "solution": r"It is $\boxed{\frac12}$.", "response": r"\boxed{0.5}"},
+        {"text": "Add.", "code": ADD, "test_list": ["assert add(1, 2) == 3"], "response": ADD},
+        {
+            **{"task_id": "T/0", "prompt": "def add(a, b):\n", "entry_point": "add", "canonical_solution": ""},
+            **{"test": "def check(candidate):\n    assert candidate(1, 2) == 3\n", "response": ADD},
+        },
+        {**NO_COMMA, "response": "one two"},
+        {**NO_COMMA, "instruction_id_list": ["count:conjunctions"], "kwargs": [{"small_n": 1}], "response": "and"},
+    ]
+    families = [family for family, _, _ in verdicts(tmp_path, rows)]
+    assert families == ["arithmetic", "arithmetic", "python_function", "python_function", "ifeval", "ifbench"]
+    assert [verdict for _, verdict, _ in verdicts(tmp_path, rows[:4])] == ["pass"] * 4
+
+
 def test_what_differs_from_the_expected_verdict_is_shown_and_is_exit_code_1(tmp_path):
     right = {"problem": SUM.model_dump(), "response": r"\boxed{8}"}
     rows = [right | {"expected": "pass"}, right | {"expected": False}, right]
@@ -77,6 +97,9 @@ def test_what_differs_from_the_expected_verdict_is_shown_and_is_exit_code_1(tmp_
             "answers.jsonl:1 expected: 'yes' is no",
         ),
         ({"family": "math", "ground_truth": [], "response": "1"}, "answers.jsonl:1 ground_truth:"),
+        ({"response": "1"}, "answers.jsonl:1: the row has no"),
+        ({**NO_COMMA, "prompt": 1, "response": "1"}, "answers.jsonl:1 prompt: the row has no text"),
+        ({**NO_COMMA, "instruction_id_list": ["x:y"], "response": "1"}, "answers.jsonl:1 instruction_id_list: x:y"),
         ({"family": "terminal", "ground_truth": {}, "response": "1"}, "answers.jsonl:1: ground_truth.workdir: Field"),
         ({"family": "shop", "ground_truth": {}, "response": "1"}, "answers.jsonl:1: ground_truth.world: Field"),
         ({"family": "person", "ground_truth": {"answer": "1"}, "response": "1"}, "answers.jsonl:1: a response to the"),

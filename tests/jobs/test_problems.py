@@ -426,6 +426,16 @@ def test_without_the_filter_such_a_row_is_an_error_that_names_its_line(home: Pat
     assert caught.value.where == f"{path}:2"
 
 
+def test_rows_as_ifeval_and_ifbench_publish_them_are_problems_of_if_rl(tmp_path: Path) -> None:
+    ifeval = list(read_problem_file(real("ifeval/input_data.jsonl"), "ifeval", ["instructions", "ifeval", "ifbench"]))
+    ifbench = list(read_problem_file(real("ifbench/IFBench_test.jsonl"), "ifbench", ["ifeval", "ifbench"]))
+    assert ({p.family for p in ifeval}, {p.family for p in ifbench}) == ({"ifeval"}, {"ifbench"})
+    assert (len(ifeval), len(ifbench)) == (541, 300)
+    assert all(set(p.ground_truth) == {"instruction_id_list", "kwargs"} for p in (*ifeval, *ifbench))
+    with pytest.raises(DataError, match="'ifeval' is no family of this stage"):
+        list(read_problem_file(real("ifeval/input_data.jsonl"), "ifeval", ["python_function"]))
+
+
 def test_prompts_without_a_pair_are_enough_for_rlhf_RM_D2(tmp_path: Path) -> None:
     questions = list(read_problem_file(real("arena_hard/question.jsonl"), "arena_hard", ["chat"]))
     assert len(questions) == 500
