@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import NoReturn
 
 from rufus_core.types import Json
 
+_OBJECT = re.compile(r'\{\s*["}]')
+_MOST_FAILURES = 1000  # each costs as much as the reply is long
+
 
 def objects_in(reply: str) -> Iterator[tuple[str, dict[str, Json]]]:
     """The outermost objects and their texts, in order.
 
-    Raises ValueError (or RecursionError) for what no JSON holds, and for a key that an object has twice.
+    Raises ValueError (or RecursionError) for what no JSON holds, for a key that an object has twice, and for a reply
+    full of what only begins like an object.
     """
     decoder = json.JSONDecoder(parse_constant=_refuse_constant, object_pairs_hook=_distinct)
-    start = reply.find("{")
-    while start >= 0:
+    place = failures = 0
+    while begin := _OBJECT.search(reply, place):
         try:
-            value, end = decoder.raw_decode(reply, start)
-            yield reply[start:end], value
-        except json.JSONDecodeError:
-            end = start + 1
-        start = reply.find("{", end)
+            value, place = decoder.raw_decode(reply, begin.start())
+        except json.JSONDecodeError as error:
+            failures += 1
+            if failures > _MOST_FAILURES:
+                raise ValueError("too much that only begins like an object") from error
+            place = begin.start() + 1
+        else:
+            yield reply[begin.start() : place], value
 
 
 def read_object(reply: str) -> dict[str, Json]:

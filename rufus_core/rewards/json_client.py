@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import json
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,8 +16,9 @@ from rufus_core.errors import ConfigError, InfrastructureError
 from rufus_core.types import Json
 
 MOST_WAIT_SECONDS = 60.0  # also where a server asks for more
+MOST_BYTES = 32 << 20  # of a reply; a longer one is none
 _TRANSIENT = frozenset({408, 409, 425, 429})
-_UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError)
+_UNREADABLE = (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError)
 
 ResultT = TypeVar("ResultT")
 
@@ -35,9 +37,13 @@ class JsonClient:
     An attempt that gives nothing (no connection, 429, 5xx, a reply that can't be read) is repeated after a wait that
     doubles, or that the server asked for (Retry-After), of 60 s at most.
 
+    Raises:
+        ConfigError: the address is none.
+
     Args:
         model: the model that is asked for, named in errors.
         retry_wait_seconds: first wait between attempts.
+        timeout_seconds: until a reply begins, and from then on until it is whole.
         max_concurrency: how many requests may be under way at once; others wait.
     """
 
@@ -53,7 +59,8 @@ class JsonClient:
         max_concurrency: int = 16,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._url, self._model = url, model
+        self._url, self._model, self._timeout_seconds = url, model, timeout_seconds
+        _require_address(url)
         self._client = httpx.Client(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(timeout_seconds, pool=None),
@@ -77,9 +84,9 @@ class JsonClient:
 
         def attempt() -> ResultT:
             on_request()
-            response = self._response(body)
+            reply = self._reply(body)
             try:
-                return read(response.json())
+                return read(json.loads(reply))
             except _UNREADABLE as error:
                 raise _NoReply(f"unreadable reply: {error}") from error
 
@@ -91,11 +98,27 @@ class JsonClient:
     def close(self) -> None:
         self._client.close()
 
-    def _response(self, body: dict[str, Json]) -> httpx.Response:
+    def _reply(self, body: dict[str, Json]) -> bytes:
         try:
-            response = self._client.post(self._url, json=body)
-        except httpx.TransportError as error:
+            with self._client.stream("POST", self._url, json=body) as response:
+                self._require_answered(response)
+                return self._whole(response)
+        except httpx.RequestError as error:
             raise _NoReply(str(error) or type(error).__name__) from error
+
+    def _whole(self, response: httpx.Response) -> bytes:
+        """The client's own time-out is one of each read, so that a reply in drops would never end."""
+        data = bytearray()
+        deadline = time.monotonic() + self._timeout_seconds
+        for chunk in response.iter_bytes():
+            data += chunk
+            if len(data) > MOST_BYTES:
+                raise _NoReply(f"a reply of more than {MOST_BYTES} bytes")
+            if time.monotonic() > deadline:
+                raise _NoReply(f"a reply that was not whole within {self._timeout_seconds:g} s")
+        return bytes(data)
+
+    def _require_answered(self, response: httpx.Response) -> None:
         status = response.status_code
         if status in (401, 403, 404):
             raise ConfigError(
@@ -107,7 +130,15 @@ class JsonClient:
             transient = status in _TRANSIENT or status >= 500
             wait = retry_after_seconds(response.headers.get("Retry-After"), datetime.now(UTC))
             raise _NoReply(f"status {status}", wait, hopeless=not transient)
-        return response
+
+
+def _require_address(url: str) -> None:
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise ConfigError(f"the endpoint's address can't be read: {error}", where=url) from error
+    if address.scheme not in ("http", "https") or not address.host:
+        raise ConfigError("the endpoint's address is none of HTTP", where=url, hint="give one like http://host:port/v1")
 
 
 def retry_after_seconds(value: str | None, now: datetime) -> float:

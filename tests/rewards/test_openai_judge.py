@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import socket
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from threading import Barrier
@@ -15,7 +17,7 @@ from hypothesis import strategies as st
 
 from rufus_core.errors import ConfigError, InfrastructureError
 from rufus_core.rewards.chat_client import ChatClient
-from rufus_core.rewards.json_client import MOST_WAIT_SECONDS, retry_after_seconds
+from rufus_core.rewards.json_client import MOST_BYTES, MOST_WAIT_SECONDS, retry_after_seconds
 from rufus_core.rewards.openai_judge import OpenAIJudge, read_score, read_yes_or_no
 from rufus_core.rewards.usage import JudgeUsage, Prices, UsageMeter
 from rufus_core.types import Message
@@ -83,6 +85,8 @@ def test_what_stands_around_the_verdict_is_left_out(reply: Reply) -> None:
     assert score(reply)[0] == 1.0
 
 
+ONE = said('{"score": 1}').payload
+
 NO_VERDICT = [
     failed(503),
     failed(429),
@@ -104,6 +108,11 @@ NO_VERDICT = [
     said('{"score": 0, "score": 1}'),
     said('{"score": 1' + "0" * 400 + "}"),
     said("{" * 5000),
+    said("{" * 2_000_000),
+    said('{"' * 500_000),
+    Reply(payload={**ONE, "usage": {"prompt_tokens": 1e300 * 1e300}}),
+    Reply(payload=b"no gzip", headers={"Content-Encoding": "gzip"}),
+    Reply(payload=b" " * MOST_BYTES + json.dumps(ONE).encode()),
     said('{"score":' * 5000),
 ]
 
@@ -137,6 +146,32 @@ def test_a_request_that_can_never_be_served_is_unscored_at_once() -> None:
 def test_a_server_that_is_gone_is_an_infrastructure_error() -> None:
     with judge_at("http://127.0.0.1:9/v1") as judge, pytest.raises(InfrastructureError):
         judge.score(ANSWER, "hello")
+
+
+def test_a_reply_that_drips_without_an_end_is_none() -> None:
+    """The endpoint sends until the client leaves, so that without a deadline of the client's this never ends."""
+
+    def drip(connection: socket.socket) -> None:
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            while True:
+                connection.sendall(b"1\r\n \r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=lambda: drip(server.accept()[0]))
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/v1"
+        with judge_at(url, retries=0, timeout_seconds=0.5) as judge, pytest.raises(InfrastructureError, match="whole"):
+            judge.score(ANSWER, "Lyon")
+        thread.join()
+
+
+@pytest.mark.parametrize("url", ["http://[::1/v1", "localhost:8000/v1", "/v1", "http:///v1"])
+def test_an_address_that_is_none_is_a_users_mistake(url: str) -> None:
+    with pytest.raises(ConfigError, match="address") as error:
+        judge_at(url)
+    assert error.value.where == f"{url}/chat/completions"
 
 
 INJECTED = [
