@@ -1,4 +1,4 @@
-"""What the source of a generated checker may say. Pure: nothing runs here.
+"""What the source of a generated checker may say. Pure: nothing of it runs here.
 
 No boundary, for that is the sandbox: what reads a clock, draws at random or looks for a way out is refused early.
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import ast
 import enum
 import functools
+import importlib
 from dataclasses import dataclass
+from types import ModuleType
 
 MAX_SOURCE_CHARACTERS = 10_000
 # What says the same in every run, and can't reach beyond the arguments.
@@ -26,6 +28,7 @@ _NAMES = frozenset(
     }
 )
 _CLOCKS = frozenset({"now", "today", "utcnow"})  # attributes of `datetime`
+_FRAMES = frozenset({"ag_frame", "cr_frame", "gi_frame", "tb_frame"})  # whence every caller's names are reached
 _STATEMENTS = (ast.FunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.Assign, ast.AnnAssign, ast.Expr)
 
 
@@ -77,10 +80,16 @@ def _takes_one(arguments: ast.arguments) -> bool:
 
 
 def _refused_names(tree: ast.Module) -> set[str]:
-    """Modules that aren't allowed or that nothing uses, built-ins, clocks, names that begin with two underscores."""
+    """Modules that aren't allowed or that nothing uses, built-ins, clocks, frames, names that begin with `__`."""
     used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
     attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    refused = (used & _NAMES) | (attributes & _CLOCKS) | {name for name in used | attributes if name[:2] == "__"}
+    refused = (used & _NAMES) | (attributes & (_CLOCKS | _FRAMES))
+    refused |= {name for name in used | attributes if name[:2] == "__"}
+    reached = {
+        (node.value.id, node.attr)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
     for node in ast.walk(tree):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
@@ -88,9 +97,28 @@ def _refused_names(tree: ast.Module) -> set[str]:
         if isinstance(node, ast.ImportFrom):
             modules = {"." if node.level else node.module or "."}
             refused |= set(bound.values()) & (_NAMES | _CLOCKS)
+            refused |= {name for module in modules for name in bound.values() if _leads_out(module, name)}
         else:
             modules = set(bound.values())
-        refused |= {module for module in modules if module.partition(".")[0] not in MODULES}
+            refused |= {
+                f"{bound[name]}.{attribute}"
+                for name, attribute in reached
+                if name in bound and _leads_out(bound[name], attribute)
+            }
+        refused |= {module for module in modules if not _allowed(module)}
         if modules != {"__future__"}:
             refused |= {name for as_name, name in bound.items() if as_name not in used}
     return refused
+
+
+def _allowed(module: str) -> bool:
+    return module.partition(".")[0] in MODULES
+
+
+@functools.cache
+def _leads_out(module: str, name: str) -> bool:
+    """Whether an allowed module has under this name another one that is not allowed, as `statistics` has `random`."""
+    if module not in MODULES:  # refused as a whole, or a part of one, which is never imported by name
+        return False
+    found = getattr(importlib.import_module(module), name, None)
+    return isinstance(found, ModuleType) and not _allowed(found.__name__)

@@ -74,12 +74,13 @@ def check_generated(
         return CheckerVerdict(CheckerFault.NO_EXAMPLES)
     if _is_right(checker, pool, timeout_seconds):
         return CheckerVerdict(None)
-    said = {
-        text: {_returned(checker, text, pool, timeout_seconds) for _ in range(_RUNS)}
-        for text in (*checker.positive, *checker.negative)
-    }
-    if odd := set[str]().union(*said.values()) - {"True", "False"}:
-        return CheckerVerdict(CheckerFault.RAISES, ", ".join(sorted(odd)))
+    said: dict[str, set[str]] = {}
+    for text in (*checker.positive, *checker.negative):
+        for _ in range(_RUNS):
+            returned = _returned(checker, text, pool, timeout_seconds)
+            if returned not in ("True", "False"):  # not run again: it may have taken all of its time
+                return CheckerVerdict(CheckerFault.RAISES, returned)
+            said.setdefault(text, set()).add(returned)
     if wrong := [text for text in checker.positive if said[text] == {"False"}]:
         return CheckerVerdict(CheckerFault.POSITIVE, _quoted(wrong[0]))
     if wrong := [text for text in checker.negative if said[text] == {"True"}]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from rufus_core.errors import DataError, SandboxUnavailable
+from rufus_core.ports.programs import ChecksResult
 from rufus_core.rewards.chat_client import ChatClient
 from rufus_core.rewards.checker_source import CheckerFault, CheckerVerdict
 from rufus_core.rewards.checker_writer import write_checkers
@@ -115,6 +117,11 @@ REFUSED = {
         "def holds(text):\n    return text.__class__.__base__ is not None",
         "def holds(text):\n    return __builtins__ is not None",
         "while False:\n    pass\ndef holds(text):\n    return True",
+        "import statistics\ndef holds(text):\n    return statistics.random.random() < 2",
+        "import statistics as s\ndef holds(text):\n    return s.random.random() < 2",
+        "from statistics import random\ndef holds(text):\n    return random.random() < 2",
+        "import typing\ndef holds(text):\n    return 'os' in typing.sys.modules",
+        "def holds(text):\n    return (x for x in text).gi_frame.f_builtins is not None",
     ],
     CheckerFault.RAISES: [
         "def holds(text):\n    return 1 / 0",
@@ -143,6 +150,24 @@ def test_one_that_hangs_is_refused(pool: InterpreterPool) -> None:
     hanging = checker("def holds(text):\n    while True:\n        pass")
     verdict = check_generated(hanging, pool, timeout_seconds=0.1)
     assert (verdict.fault, verdict.detail) == (CheckerFault.RAISES, "timeout")
+
+
+def test_one_that_hangs_is_not_run_again_for_every_example() -> None:
+    """Each run costs its whole time-out: with twenty examples it was minutes until one was refused."""
+
+    class Counting(InterpreterPool):
+        num_runs = 0
+
+        def run_checks(self, *args: Any, **kwargs: Any) -> ChecksResult:
+            self.num_runs += 1
+            return super().run_checks(*args, **kwargs)
+
+    require_isolation()
+    texts = tuple(map(str, range(20)))
+    hanging = GeneratedChecker("def holds(text):\n    while True:\n        pass", "holds", texts, texts)
+    with Counting(workers=1) as pool:
+        assert check_generated(hanging, pool, timeout_seconds=0.1).fault is CheckerFault.RAISES
+        assert pool.num_runs == 3  # all examples at once, then the first one for either value
 
 
 def test_one_without_examples_is_refused(pool: InterpreterPool) -> None:
