@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from rufus_core.cli.adopt import adopt
+from rufus_core.cli.changes import printable
 from rufus_core.cli.chat import chat
 from rufus_core.cli.collect import collect
 from rufus_core.cli.deploy import deploy
@@ -86,6 +87,11 @@ def _require_folder() -> None:
         raise RufusError("the current folder was deleted", hint="cd to another one") from None
 
 
+def _print_error(error: RufusError) -> None:
+    """Names of files and of what is in them are anybody's, and may not steer the terminal."""
+    print("error: " + "\n".join(map(printable, str(error).split("\n"))), file=sys.stderr)
+
+
 def main() -> None:
     """Run the command line.
 
@@ -95,13 +101,13 @@ def main() -> None:
         _require_folder()
         app()
     except RufusError as error:
-        print(f"error: {error}", file=sys.stderr)
+        _print_error(error)
         sys.exit(error.exit_code)
     except OSError as error:
         hint = machine_hint(error)
         if hint is None:
             raise
-        print(f"error: {RufusError(str(error.strerror), where=error.filename, hint=hint)}", file=sys.stderr)
+        _print_error(RufusError(str(error.strerror), where=error.filename, hint=hint))
         sys.exit(RufusError.exit_code)
     except SystemExit as stop:
         leaving = stop.__context__  # typer's: made from the interrupt, unless the command chose to leave

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -106,7 +107,7 @@ def find_set(store: Store, what: str) -> ProblemSet:
         LineageError: there is no such artifact, or it is no problem set.
     """
     path = Path(what).expanduser()
-    if path.is_file():
+    if os.path.isfile(path):  # noqa: PTH113 - False also for a name that is too long
         return _of_file(store, path)
     if path.suffix in (".jsonl", ".gz"):
         raise DataError("there is no such file", where=what, hint="give the path of a .jsonl file, or name a stage")

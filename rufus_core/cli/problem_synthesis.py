@@ -17,6 +17,7 @@ from rich.text import Text
 from rufus_core.cli.changes import printable
 from rufus_core.cli.output import console, print_json
 from rufus_core.errors import ConfigError, DataError
+from rufus_core.lineage.files import told_plainly
 from rufus_core.types import Json
 
 if TYPE_CHECKING:
@@ -96,6 +97,10 @@ def synthesize(
     plan = _plan(single, multi, min_turns, max_turns, system_share, num_written, seed, workers)
     names = ModelNames(teacher=teacher, assistants=tuple(assistant or ()), judge=judge, policy=policy)
     folder = output.with_suffix(".synthesis")
+    with told_plainly("make the folder of what is finished", folder):
+        if output.is_dir():
+            raise ConfigError("a folder is where the problems should go", where=str(output), hint="name another file")
+        folder.mkdir(parents=True, exist_ok=True)
     lazy = LazySandbox(lambda: InterpreterPool(min(workers, os.cpu_count() or 1)))
     with open_models(names, temperature, max_tokens, workers) as models, lazy as sandbox, _bars() as bars:
         made = make_problems(plan, models, asked, folder, sandbox, bars)

@@ -68,7 +68,8 @@ class Terminal:
     def score(self, episode: Episode) -> Verdict:  # noqa: ARG002 - the sandbox's state is what counts
         """Upload the tests and run them on the final state (CA-R1).
 
-        They pass iff `test.sh` ends with 0, or, if it writes Harbor's reward file, iff that says 1. Raises
+        They pass iff `test.sh` ends with 0, or, if it writes Harbor's reward file, iff that says 1. Tests that were
+        changed while they ran, as by a process that the policy left behind, say nothing: they don't pass. Raises
         InfrastructureError when they don't end in time or the sandbox is dead: the episode is aborted (CA-R3).
         """
         tests = self._truth.tests
@@ -81,10 +82,10 @@ class Terminal:
             raise InfrastructureError(f"the verifier did not end within {timeout:g} seconds")
         if done.status != "exited":
             return Verdict.binary(False, f"the tests were stopped: {done.status}")
-        if any(name in text for name in _REWARD_FILES for text in tests.values()):
-            return self._written_reward()
-        tail = _observation(done, f"exit {done.exit_code}")[-200:]
-        return Verdict.binary(done.exit_code == 0, "" if done.exit_code == 0 else tail)
+        verdict = self._said(done)
+        if verdict.passed and (changed := self._changed_test()):
+            return Verdict.binary(False, f"the tests were changed while they ran: {changed}")
+        return verdict
 
     def cleanup(self) -> None:
         """Destroy the sandbox. Calling it again does no harm."""
@@ -93,6 +94,19 @@ class Terminal:
     def _test_command(self, script: str) -> str:
         shell = "bash" if "bash" in script.partition("\n")[0] else "sh"
         return f"{shell} {self._session.root}/tests/test.sh"
+
+    def _said(self, done: CommandResult) -> Verdict:
+        if any(name in text for name in _REWARD_FILES for text in self._truth.tests.values()):
+            return self._written_reward()
+        tail = _observation(done, f"exit {done.exit_code}")[-200:]
+        return Verdict.binary(done.exit_code == 0, "" if done.exit_code == 0 else tail)
+
+    def _changed_test(self) -> str | None:
+        for path, text in self._truth.tests.items():
+            data = text.encode("utf-8", "surrogatepass")
+            if not path.endswith("/") and self._session.read(f"/tests/{path}", len(data) + 1) != data:
+                return path
+        return None
 
     def _written_reward(self) -> Verdict:
         for name in _REWARD_FILES:

@@ -17,6 +17,7 @@ _HINTS = {
     errno.EROFS: "the file system is read-only: choose another home with --home or RUFUS_HOME",
     errno.EACCES: "permission denied: change the folder's owner, or choose another home with --home or RUFUS_HOME",
     errno.EPERM: "permission denied: change the folder's owner, or choose another home with --home or RUFUS_HOME",
+    errno.ENAMETOOLONG: "the name is longer than the file system takes: choose a shorter one",
     errno.ENOTDIR: "a file is in the place of a folder: choose another home with --home or RUFUS_HOME",
     errno.EEXIST: "a file is in the place of a folder: choose another home with --home or RUFUS_HOME",
 }

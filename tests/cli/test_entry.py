@@ -39,3 +39,13 @@ def test_it_runs_the_command_line_and_ends_as_that_does() -> None:
         done = subprocess.run([sys.executable, "-c", SCRIPT, *arguments], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == code
         assert told in done.stderr
+
+
+def test_an_error_cannot_steer_the_terminal(tmp_path: Path) -> None:
+    """A file's name is whoever's that made it."""
+    words = ["problems", "inspect", str(tmp_path / "\x1b[2Jx.jsonl")]
+    done = subprocess.run([sys.executable, "-c", SCRIPT, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert r"\x1b[2Jx.jsonl: there is no such file" in done.stderr
+    assert "\x1b" not in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from rufus_core.cli.main import app
 from rufus_core.data.synthesis.dialogue import Dialogue
 from rufus_core.data.synthesis.journal import Journal
-from rufus_core.errors import ConfigError, DataError, InfrastructureError, RufusError
+from rufus_core.errors import ConfigError, DataError, InfrastructureError, LineageError, RufusError
 from rufus_core.jobs.problem_rows import read_problem_file
 from rufus_core.rewards.generated import GENERATED
 from rufus_core.types import Message, Problem
@@ -357,6 +357,15 @@ def test_a_refusing_endpoint_a_bad_file_and_a_second_writer_are_told(
         synthesize(file, "--single", "0", "--multi", "2", *TEACHER)
     with pytest.raises(ConfigError, match=r"end it with \.jsonl"):
         synthesize(tmp_path / "made.txt")
+    with pytest.raises(ConfigError, match="address"):
+        synthesize(file, "--single", "1", "--multi", "0", "--teacher", "openai:m@http://[::1")
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(ConfigError, match="a folder is where the problems should go"):
+        synthesize(tmp_path / "folder.jsonl")
+    assert not (tmp_path / "folder.synthesis").exists()
+    for nowhere in (Path("/proc/made.jsonl"), tmp_path / f"{'x' * 300}.jsonl"):
+        with pytest.raises(LineageError, match="can't make the folder"):
+            synthesize(nowhere)
     queries = write(tmp_path / "queries.jsonl", [{"query": "Why?"}, {"text": "no"}])
     with pytest.raises(DataError, match=r"queries\.jsonl:2: the row holds no query"):
         synthesize(file, "--queries", str(queries))

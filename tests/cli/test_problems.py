@@ -306,6 +306,8 @@ def test_preference_pairs_are_scored_by_a_reward_model_T13_RM_D3(home: Path, run
         (("mine",), "is no problem set"),
         ((STAGE, "--reward-model", "base"), "is no reward model"),
         (("no_such_file.jsonl",), "there is no such file"),
+        (("x" * 5000 + ".jsonl",), "there is no such file"),
+        (("x" * 5000,), "no checkpoint"),
         (("no_such_set",), "no checkpoint 'no_such_set'"),
     ],
 )

@@ -181,6 +181,26 @@ def test_what_the_policy_leaves_in_the_tests_place_is_removed(opened, command):
 
 
 @pytest.mark.parametrize(
+    "change",
+    ["echo more >> /tests/wanted", "rm /tests/wanted", "ln -sf /tests/test.sh /tests/wanted", "mv /tests/wanted /tmp"],
+)
+@pytest.mark.parametrize("told", ["", "echo 1 > /logs/verifier/reward.txt"])
+def test_tests_that_a_process_of_the_policy_s_changes_are_not_passed(opened, change, told):
+    """They run beside what was left running (GYM-18, GYM-22). These wait for the change, so that nothing is a race."""
+    wait = "until [ -e /tmp/done ]; do sleep 0.01; done\n"
+    terminal = opened(tests={"test.sh": wait + told, "wanted": "yes"})
+    act = f"until [ -s /tests/wanted ]; do sleep 0.01; done; {change}; touch /tmp/done"
+    run(terminal, f"({act}) > /dev/null 2>&1 &")
+    verdict = score(terminal)
+    assert (verdict.score, verdict.passed, verdict.kind) == (0.0, False, VerdictKind.FAIL)
+    assert "changed while they ran: wanted" in verdict.reason
+
+
+def test_tests_may_write_beside_themselves(opened):
+    assert score(opened("cd /tests && touch log && mkdir cache && echo x > cache/x")).passed
+
+
+@pytest.mark.parametrize(
     ("written", "value", "passed"),
     [
         ("echo 1 > $V/reward.txt", 1.0, True),
