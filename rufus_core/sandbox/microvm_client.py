@@ -46,7 +46,7 @@ class MicroVmClient:
         retry_wait_seconds: longest wait before the second one, which doubles for each later one.
 
     Raises:
-        ConfigError: the client isn't installed, or there is no key.
+        ConfigError: the client isn't installed, or there is no key, or none that can be sent.
     """
 
     def __init__(
@@ -63,6 +63,10 @@ class MicroVmClient:
         key = os.environ.get(KEY)
         if not key:
             raise ConfigError("no key for E2B", where=KEY, hint=f"set the environment variable {KEY}")
+        if not key.isascii() or not key.isprintable():
+            raise ConfigError(
+                "the key for E2B holds what no header can", where=KEY, hint="is there a line break in it?"
+            )
         self._options: dict[str, Any] = {"api_key": key, "domain": domain, "debug": False, "retries": 0}
         if url is not None:
             self._options |= {"api_url": url, "sandbox_url": url}

@@ -121,7 +121,7 @@ class MicroVmSession:
 
     def upload(self, folder: str, files: Mapping[str, str]) -> str:
         """Replace a folder's content; returns why the sandbox's state does not allow it, or an empty text."""
-        self._vm.write("upload.tar", archive({path: text.encode() for path, text in files.items()}))
+        self._vm.write("upload.tar", archive(_encoded(files)))
         script = _UPLOAD.format(to=shlex.quote(folder), folder=FOLDER, user=USER, as_user=_AS_USER)
         return "\n".join(self._vm.script(script, _UPLOAD_SECONDS))
 
@@ -134,6 +134,11 @@ class MicroVmSession:
     def close(self) -> None:
         """End the microVM. Calling it again does no harm."""
         self._vm.close()
+
+
+def _encoded(files: Mapping[str, str]) -> dict[str, bytes]:
+    """As in a local session, where half of a surrogate pair is written, too."""
+    return {path: text.encode("utf-8", "surrogatepass") for path, text in files.items()}
 
 
 def _output(size: str, head: str, tail: str) -> str:

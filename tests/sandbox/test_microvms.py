@@ -300,3 +300,16 @@ def test_links_in_the_tests_place_are_not_followed(session: MicroVmSession) -> N
     assert session.upload("/tests", {"test.sh": "true"}) == ""
     assert session.read("/app/kept", 99) == b"kept\n"
     assert session.read("/logs/link", 99) is None
+
+
+@pytest.mark.parametrize("key", ["e2b_00\n", "schlüssel"])
+def test_a_key_that_no_header_holds_is_a_users_mistake(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("E2B_API_KEY", key)
+    with pytest.raises(ConfigError, match="no header") as error:
+        MicroVmClient()
+    assert key.strip() not in str(error.value)
+
+
+def test_half_of_a_surrogate_pair_is_written_as_on_this_machine(session: MicroVmSession) -> None:
+    assert session.upload("/tests", {"x": "\ud800"}) == ""
+    assert session.read("/tests/x", 10) == b"\xed\xa0\x80"
