@@ -3,7 +3,8 @@
 As the job in FOLDER does, it outlives its run, which holds the other end of standard input. A byte there says that the
 step is over, and the slots are given back. A run that dies says nothing: then they are kept while its job lives, the
 lease renewed each SECONDS. Meanwhile `LEASE.slots` lies in the job's folder. The keeper of a run that comes back
-removes that file and goes on with the lease: who removes it renews and releases it, and nobody else.
+removes that file and goes on with the lease: who removes it renews and releases it, and nobody else. While a dead run's
+keeper itself renews, the file has another name (RENEWING), so that at every moment there is one of the two.
 
 Each line of output is for the run: HELD when the slots are, else a warning.
 """
@@ -30,6 +31,7 @@ HELD = "held"
 LEASE_SECONDS = 60.0  # the shortest that Prefect gives
 ASK_SECONDS = 2.0  # while others hold the slots
 LOOK_SECONDS = 0.5  # whether a dead run's job lives
+RENEWING = "slots.renewing"
 RETRIES = 1  # of Prefect's own, which would ask a dead server for a minute without looking whether the job lives
 STDIN, STDOUT = 0, 1
 
@@ -41,6 +43,7 @@ class Keeper:
         self._client = client
         self._step, self._limit, self._slots = step, limit, slots
         self._folder, self._renew_seconds = folder, renew_seconds
+        self._renewing = folder / RENEWING
         self._lease: UUID | None = None  # the last one, even if it has lapsed
         self._told = ""
 
@@ -66,12 +69,16 @@ class Keeper:
         while job.handle() is not None:
             offer = self._folder / f"{self._lease}.slots"
             offer.touch()
+            self._renewing.unlink(missing_ok=True)
             due = time.monotonic() + self._renew_seconds
             while time.monotonic() < due and offer.exists() and job.handle() is not None:
                 time.sleep(min(LOOK_SECONDS, self._renew_seconds))
-            if not _removed(offer):
+            try:
+                offer.rename(self._renewing)
+            except FileNotFoundError:
                 return False
             self._hold()
+        self._renewing.unlink(missing_ok=True)
         return True
 
     def _hold(self) -> None:
@@ -83,14 +90,19 @@ class Keeper:
                     return self._tell(HELD)
             if (acquired := self._acquired()) is not None:
                 self._lease = acquired
+                self._renewing.unlink(missing_ok=True)  # of a keeper that died meanwhile
                 self._tell(HELD)
-            elif self._lease is None:
-                self._tell(f"{self._step} waits until {self._slots} slots of {self._limit} are free")
-            else:
+            elif self._lease is not None:
                 self._tell(f"the GPUs of {self._step} were given to another run: its lease was not renewed in time")
+            elif not self._kept_for_job():
+                self._tell(f"{self._step} waits until {self._slots} slots of {self._limit} are free")
         except (httpx.HTTPError, PrefectException) as error:
             why = f"for Prefect can't be told that it lives: {error}"
             self._tell(f"the GPUs of {self._step} may be given to another run, {why}")
+
+    def _kept_for_job(self) -> bool:
+        """Whether the keeper of a dead run holds the slots for this very job, and is about to offer them again."""
+        return any(self._folder.glob("*.slots")) or self._renewing.exists()
 
     def _leases(self) -> Iterator[UUID]:
         """Its own one, then those that keepers of dead runs hold for the same job, each taken from its keeper."""

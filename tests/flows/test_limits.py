@@ -22,6 +22,7 @@ from prefect.client.orchestration import get_client
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.limits import gpus_held, limit_name, num_gpus
+from flows.slot_keeper import LEASE_SECONDS, RENEWING
 from rufus_core.errors import ConfigError
 from rufus_core.recipe.load import load_recipe
 from tasks import servers
@@ -239,6 +240,29 @@ def test_a_run_that_comes_back_goes_on_with_the_gpus_of_the_job_it_joins(home: P
         (folder / "end").touch()
         assert said(third) == "over"
         assert taken() == 0
+
+
+def test_gpus_that_a_dead_runs_keeper_renews_just_now_are_waited_for_without_a_word(api: str, folder: Path) -> None:
+    """For that moment it offers them to nobody, and they are taken."""
+    folder.mkdir()
+    renewing = folder / RENEWING
+    renewing.touch()
+    warned: SimpleQueue[str] = SimpleQueue()
+    with get_client(sync_client=True) as client:
+        answer = client.increment_concurrency_slots_with_lease([LIMIT], NEEDED, "concurrency", LEASE_SECONDS)
+
+    def offer_when_asked() -> None:
+        until(lambda: any(keeper.net_connections() for keeper in keepers(folder)))
+        (folder / f"{answer.json()['lease_id']}.slots").touch()
+        renewing.unlink()
+
+    dead = threading.Thread(target=offer_when_asked)
+    dead.start()
+    with gpus_held(RECIPE, STEP, folder, threading.Event(), warned.put, SOON):
+        dead.join()
+        assert taken() == NEEDED
+    assert warned.empty()
+    assert taken() == 0
 
 
 def test_gpus_of_a_run_and_job_that_were_killed_are_free(api: str, folder: Path) -> None:
