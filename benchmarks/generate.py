@@ -7,7 +7,7 @@ import random
 import torch
 
 from benchmarks.decoding import requests_for, tell_comparison, tell_costs
-from rufus_core.data.catalogue import GENERATORS
+from rufus_core.data.catalogue import CLOSED_VOCABULARY
 from rufus_core.data.tokenizer import count_words
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import PolicyShape
@@ -22,8 +22,8 @@ SHORTEST, LONGEST = 4, 64  # tokens to generate for a prompt
 def make_policy_and_prompts() -> tuple[Policy, list[list[int]]]:
     """The CPU profile's shape with random weights, and problems of all stages in an arbitrary order."""
     torch.manual_seed(SEED)
-    each = -(-NUM_PROMPTS // len(GENERATORS))
-    problems = [p for generator in GENERATORS.values() for p in generator.problems(SEED, each, {})]
+    each = -(-NUM_PROMPTS // len(CLOSED_VOCABULARY))
+    problems = [p for generator in CLOSED_VOCABULARY.values() for p in generator.problems(SEED, each, {})]
     random.Random(SEED).shuffle(problems)
     shape = PolicyShape()
     words = count_words((m.content for problem in problems for m in problem.prompt), shape.num_words)

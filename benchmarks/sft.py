@@ -32,7 +32,7 @@ from benchmarks.miniature import (
     sft_stage,
 )
 from benchmarks.paired import in_turns
-from rufus_core.data.catalogue import GENERATORS
+from rufus_core.data.catalogue import CLOSED_VOCABULARY
 from rufus_core.data.chat import MaskedIds
 from rufus_core.data.mixture import EndlessOrder
 from rufus_core.rollout.policy import Policy
@@ -132,7 +132,7 @@ def show_growth(policy: Policy) -> float:
 
 def main() -> None:
     quietly()
-    shown = demonstrations({name: {} for name in GENERATORS}, CHATS_OF_EACH)
+    shown = demonstrations({name: {} for name in CLOSED_VOCABULARY}, CHATS_OF_EACH)
     policy = miniature(shown)
     examples = example_ids(policy, shown)
     rate = show_growth(policy)

@@ -50,6 +50,7 @@ GENERATORS: dict[str, Generator] = {
     "search_corpus": Generator(search_corpus.problems, search_corpus.demonstrate),
     "chat": Generator(chat.problems, chat.demonstrate),
 }
+CLOSED_VOCABULARY = {name: each for name, each in GENERATORS.items() if each.closed_vocabulary}
 
 
 def generator(name: str) -> Generator:

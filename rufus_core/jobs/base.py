@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from rufus_core.data.catalogue import GENERATORS
+from rufus_core.data.catalogue import CLOSED_VOCABULARY
 from rufus_core.data.tokenizer import count_words
 from rufus_core.errors import RufusError
 from rufus_core.jobs.job import Job, Outcome
@@ -73,7 +73,7 @@ def _parameters(policy: Policy) -> float:
 def _generated_texts() -> Iterator[str]:
     """What the generators write, with a seed of its own: the vocabulary depends on no problem set."""
     rng = random.Random(0)
-    for generator in (generator for generator in GENERATORS.values() if generator.closed_vocabulary):
+    for generator in CLOSED_VOCABULARY.values():
         for problem in generator.problems(0, _SAMPLES_PER_GENERATOR, {}):
             yield " ".join(tool.name for tool in problem.tools)
             for message in (*problem.prompt, *generator.demonstrate(problem, rng, False)):
