@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from rufus_core.data.answers import Answer
 
 UNGRADED = (VerdictKind.UNSCORABLE, VerdictKind.ABORTED)
-
 SHOWN = 20  # lines about single rows
 
 

@@ -6,6 +6,7 @@ made by: `mend` brings a text to meet the constraint and touches little else, `s
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -67,64 +68,43 @@ def counts(low: int, high: int) -> Sampler:
     return lambda rng: {"count": rng.randint(low, high)}
 
 
-def exactly(
-    unit: Unit,
-    sample: Sampler,
-    *phrasings: str,
-    claims: frozenset[str] = frozenset(),
-    order: int = 0,
-    **arguments: type,
-) -> Kind:
-    """`count` of the unit."""
-    return Kind(
-        phrasings=phrasings,
-        check=lambda text, args: unit.count(text, args) == args["count"],
-        mend=lambda text, args, rng: unit.resize(text, args, args["count"], rng),
-        spoil=lambda text, args, rng: unit.resize(text, args, args["count"] + rng.choice((1, -1)), rng),
-        sample=sample,
-        arguments={"count": int, **arguments},
-        claims=claims,
-        order=order,
-    )
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """How what a text has of a unit must stand to the argument `count`. Calling it makes a kind.
+
+    Args:
+        holds: of what the text has, and of `count`.
+        nearest: what meets `count` and is nearest to what the text has.
+        miss: what just doesn't meet `count`.
+    """
+
+    holds: Callable[[int, int], bool]
+    nearest: Callable[[int, int], int]
+    miss: Callable[[int, random.Random], int]
+
+    def __call__(
+        self,
+        unit: Unit,
+        sample: Sampler,
+        *phrasings: str,
+        claims: frozenset[str] = frozenset(),
+        order: int = 0,
+        **arguments: type,
+    ) -> Kind:
+        return Kind(
+            phrasings=phrasings,
+            check=lambda text, args: self.holds(unit.count(text, args), args["count"]),
+            mend=lambda text, args, rng: unit.resize(
+                text, args, self.nearest(unit.count(text, args), args["count"]), rng
+            ),
+            spoil=lambda text, args, rng: unit.resize(text, args, self.miss(args["count"], rng), rng),
+            sample=sample,
+            arguments={"count": int, **arguments},
+            claims=claims,
+            order=order,
+        )
 
 
-def at_least(
-    unit: Unit,
-    sample: Sampler,
-    *phrasings: str,
-    claims: frozenset[str] = frozenset(),
-    order: int = 0,
-    **arguments: type,
-) -> Kind:
-    """`count` of the unit or more."""
-    return Kind(
-        phrasings=phrasings,
-        check=lambda text, args: unit.count(text, args) >= args["count"],
-        mend=lambda text, args, rng: unit.resize(text, args, max(args["count"], unit.count(text, args)), rng),
-        spoil=lambda text, args, rng: unit.resize(text, args, args["count"] - 1, rng),
-        sample=sample,
-        arguments={"count": int, **arguments},
-        claims=claims,
-        order=order,
-    )
-
-
-def at_most(
-    unit: Unit,
-    sample: Sampler,
-    *phrasings: str,
-    claims: frozenset[str] = frozenset(),
-    order: int = 0,
-    **arguments: type,
-) -> Kind:
-    """`count` of the unit or fewer."""
-    return Kind(
-        phrasings=phrasings,
-        check=lambda text, args: unit.count(text, args) <= args["count"],
-        mend=lambda text, args, rng: unit.resize(text, args, min(args["count"], unit.count(text, args)), rng),
-        spoil=lambda text, args, rng: unit.resize(text, args, args["count"] + 1, rng),
-        sample=sample,
-        arguments={"count": int, **arguments},
-        claims=claims,
-        order=order,
-    )
+exactly = Relation(operator.eq, lambda _, count: count, lambda count, rng: count + rng.choice((1, -1)))
+at_least = Relation(operator.ge, max, lambda count, _: count - 1)
+at_most = Relation(operator.le, min, lambda count, _: count + 1)
