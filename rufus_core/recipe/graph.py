@@ -150,6 +150,7 @@ def _training(recipe: Recipe, name: str) -> Step:
         inputs=inputs,
         external=external,
         seed=seed_of(recipe, "train", name),
+        layout=stage.compute.layout,
     )
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rufus_core.settings.stage import OptimizerSettings, Positive, StageSettings
+from rufus_core.settings.stage import LayoutSettings, OptimizerSettings, Positive, StageSettings
 from rufus_core.types import Frozen, Json
 
 
@@ -112,7 +112,12 @@ ClusterAddress = Annotated[str, Field(pattern=r"^(ray://)?[^/]+:\d+$")]  # host:
 
 
 class ExecutionSettings(Frozen):
-    """How a run uses its machine. Never part of a fingerprint."""
+    """How a run uses its machine or cluster. Never part of a fingerprint."""
+
+    trainer: Literal["torch", "megatron"] = "torch"  # what trains a stage's policy
+    engine: Literal["embedded", "sglang"] = "embedded"  # what rolls it out, screens and scores with it
+    launcher: Literal["local", "ray", "kubernetes"] = "local"  # what starts the jobs
+    layout: LayoutSettings = LayoutSettings()  # of stages that say none; for megatron
 
     threads: Positive = 2  # torch threads of a job that trains
     scoring_threads: Positive = 1  # of one that scores: two side by side use two cores better than one after the other
@@ -134,11 +139,12 @@ class ExecutionSettings(Frozen):
             raise ValueError("sandbox: e2b needs a sandbox_template")
         return self
 
-    def for_kind(self, kind: str) -> ExecutionSettings:
-        """The settings of a job that makes an artifact of this kind."""
+    def for_step(self, kind: str, layout: LayoutSettings | None = None) -> ExecutionSettings:
+        """The settings of a job that makes an artifact of this kind; `layout` is its stage's, where that says one."""
         threads = self.scoring_threads if kind == "scores" else self.threads
         data_parallel = self.data_parallel if kind == "training" else 1
-        return self.model_copy(update={"threads": threads, "data_parallel": data_parallel})
+        update = {"threads": threads, "data_parallel": data_parallel, "layout": layout or self.layout}
+        return self.model_copy(update=update)
 
     @property
     def cores(self) -> int:

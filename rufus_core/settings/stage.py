@@ -255,6 +255,24 @@ class EvaluationSettings(Frozen):
     guardrails: tuple[str, ...] = ()
 
 
+class LayoutSettings(Frozen):
+    """How a policy is cut over the ranks that train it, in Megatron-core's terms. The rest is data parallel."""
+
+    tensor_parallel: Positive = 1
+    pipeline_parallel: Positive = 1
+    expert_parallel: Positive = 1
+    context_parallel: Positive = 1
+    sequence_parallel: bool = False
+    distributed_optimizer: bool = False
+    recompute: Literal["none", "selective", "full"] = "none"
+    micro_batch_tokens: Positive = 2048  # or the longest sequence, if that is longer
+
+    @property
+    def model_parallel(self) -> int:
+        """Ranks that hold one copy of what isn't an expert."""
+        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
+
+
 class ComputeSettings(Frozen):
     """Placement: never part of a fingerprint."""
 
@@ -265,6 +283,7 @@ class ComputeSettings(Frozen):
     gpus_per_rollout_engine: int | None = None
     colocated_rollout: bool | None = None
     distributed_rollout: bool = False
+    layout: LayoutSettings | None = None  # None: execution's
     wall_clock: dict[str, float] = Field(default_factory=dict)  # as the paper prints it
 
 

@@ -223,9 +223,9 @@ def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> N
 def test_how_many_ranks_there_are_is_placement() -> None:
     """Of trainings alone; and they take cores of this machine unless a cluster is named."""
     execution = ExecutionSettings(threads=2, data_parallel=3)
-    assert {kind: execution.for_kind(kind).data_parallel for kind in KINDS} == dict.fromkeys(KINDS, 1) | {"training": 3}
-    assert execution.for_kind("training").cores == 6
-    assert execution.for_kind("base").cores == 2
+    assert {kind: execution.for_step(kind).data_parallel for kind in KINDS} == dict.fromkeys(KINDS, 1) | {"training": 3}
+    assert execution.for_step("training").cores == 6
+    assert execution.for_step("base").cores == 2
     assert execution.model_copy(update={"ray_address": "ray://head:10001"}).cores == 2
     two, one = (Runner(Path(), small_recipe(f"execution.data_parallel={count}")) for count in (2, 1))
     assert two.document("base").fingerprint == one.document("base").fingerprint
