@@ -39,10 +39,12 @@ from benchmarks.paired import in_turns
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.reasoning import verify_reasoning
+from rufus_core.rollout.following import FollowingEngine
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import PolicyShape, RLStage
-from rufus_core.training.rl import train_rl
+from rufus_core.training.rl import longest_trajectory, train_rl
 from rufus_core.training.sft import train_sft
+from rufus_core.training.torch_trainer import TorchTrainer
 from rufus_core.types import Problem, Trajectory, Verdict
 
 # As the CPU profile's Reasoning RL asks, with room for longer responses.
@@ -88,8 +90,11 @@ def run_ours(
 ) -> tuple[list[dict[str, float]], list[Trajectory]]:
     """The metrics of each step, and all rollouts, group by group."""
     sink, issued = Quiet(), list[Trajectory]()
+    trainer = TorchTrainer(Policy(model, policy.chat), stage.optimizer)
+    engine = FollowingEngine(model, context_tokens=longest_trajectory(stage, trainer.context_length))
     train_rl(
-        Policy(model, policy.chat),
+        trainer,
+        engine,
         problems,
         gym,
         stage,
@@ -176,7 +181,7 @@ def trained_a_bit(shown: Sequence[Any]) -> Policy:
     policy = miniature(shown)
     stage = sft_stage(WARM_UP_STEPS, 64)
     stage = stage.model_copy(update={"optimizer": stage.optimizer.model_copy(update={"lr_peak": 3e-3})})
-    train_sft(policy, example_ids(policy, shown), stage, 0, Quiet(), lambda _: None)
+    train_sft(TorchTrainer(policy, stage.optimizer), example_ids(policy, shown), stage, 0, Quiet(), lambda _: None)
     return policy
 
 

@@ -39,6 +39,7 @@ from rufus_core.rollout.policy import Policy
 from rufus_core.settings import PolicyShape
 from rufus_core.training.forward import TokenSequence, micro_batches, token_logprobs
 from rufus_core.training.sft import train_sft
+from rufus_core.training.torch_trainer import TorchTrainer
 
 SEQUENCES, STEPS, TRIAL_STEPS = 64, 6, 2
 CHATS_OF_EACH = 60
@@ -70,7 +71,8 @@ class InOrder(trl.SFTTrainer):  # type: ignore[misc]
 
 
 def run_ours(policy: Policy, model: PreTrainedModel, examples: Sequence[MaskedIds], steps: int) -> None:
-    train_sft(Policy(model, policy.chat), examples, sft_stage(steps, SEQUENCES), 0, Quiet(), lambda _: None)
+    stage = sft_stage(steps, SEQUENCES)
+    train_sft(TorchTrainer(Policy(model, policy.chat), stage.optimizer), examples, stage, 0, Quiet(), lambda _: None)
 
 
 def peer(

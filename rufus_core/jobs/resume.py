@@ -19,19 +19,19 @@ def training_state(job: Job, steps: int, stop: threading.Event, ranks: Ranks = A
         InfrastructureError: another rank can't read the state.
     """
     if ranks.rank == 0:
-        state = _taken_up(job, steps, stop)
+        state = _taken_up(job, steps, stop, ranks)
         ranks.concat([state.position.step])
         return state
     step = ranks.concat(list[int]())[0]
     try:
-        return FollowedState(job.state, job.document.fingerprint, step, ranks.rank)
+        return FollowedState(job.state, job.document.fingerprint, step, steps, ranks)
     except LineageError as error:
         hint = "every rank needs the home under the same path"
         raise InfrastructureError(f"rank {ranks.rank}: {error.what}", where=error.where, hint=hint) from error
 
 
-def _taken_up(job: Job, steps: int, stop: threading.Event) -> TrainingState:
-    state = TrainingState(job.state, job.output, job.document.fingerprint, steps, stop)
+def _taken_up(job: Job, steps: int, stop: threading.Event, ranks: Ranks) -> TrainingState:
+    state = TrainingState(job.state, job.output, job.document.fingerprint, steps, stop, ranks)
     try:
         state.take_up()
     except LineageError as error:

@@ -25,7 +25,8 @@ from rufus_core.lineage.record import ExternalFile
 from rufus_core.ports.progress import MetricSink
 from rufus_core.ports.ranks import RankPlace
 from rufus_core.rewards.usage import Prices, UsageMeter
-from rufus_core.rollout.policy import Policy, load_policy
+from rufus_core.rollout.following import FollowingEngine
+from rufus_core.rollout.policy import load_policy
 from rufus_core.rollout.stored import StoredRollout, step_file, write_rollouts
 from rufus_core.settings import DIAGNOSTIC, RLStage, SFTStage, StageSettings
 from rufus_core.stages import STAGES
@@ -35,9 +36,11 @@ from rufus_core.training.diagnostic import Diagnostic
 from rufus_core.training.monitor import Monitor, stage_totals
 from rufus_core.training.ranks import ALONE, Ranks, TorchRanks
 from rufus_core.training.reporter import CURVES, Reporter, reported
-from rufus_core.training.rl import train_rl
+from rufus_core.training.rl import longest_trajectory, needs_reference, train_rl
 from rufus_core.training.sft import train_sft
 from rufus_core.training.state import Unkept
+from rufus_core.training.torch_trainer import TorchTrainer
+from rufus_core.training.trainer import Trainer
 from rufus_core.types import Json
 
 CURVES_FIGURE = "curves.png"  # in a training's artifact
@@ -78,19 +81,18 @@ def train_rank(job: Job, ranks: Ranks, stop: threading.Event) -> Outcome:
     assert stage.run.steps is not None
 
     def save(step: int) -> None:
-        if ranks.rank == 0:
-            policy.save(job.output / step_folder(step))
+        trainer.save_policy(job.output / step_folder(step))
 
     with ExitStack() as stack:
         state = training_state(job, stage.run.steps, stop, ranks)
-        policy, meter = load_policy(job.input("parent")), UsageMeter()
+        trainer, meter = _open_trainer(job, stage, ranks), UsageMeter()
         sink = _sink(job, stage.run.steps, meter, stack) if ranks.rank == 0 else _Nowhere()
         if isinstance(stage, SFTStage):
             examples = load_examples(job.input("problems") / "examples.jsonl")
-            ids = policy.chat.example_ids([(e.messages, e.supervise, e.tools) for e in examples])
-            train_sft(policy, ids, stage, job.document.seed, sink, save, state, ranks)
+            ids = trainer.chat.example_ids([(e.messages, e.supervise, e.tools) for e in examples])
+            train_sft(trainer, ids, stage, job.document.seed, sink, save, state)
         else:
-            _train_rl(job, stage, policy, sink, meter, save, state, ranks)
+            _train_rl(job, stage, trainer, sink, meter, save, state)
     if ranks.rank:
         return Outcome({}, step=stage.run.steps)
     forks = _forks(stage)
@@ -99,6 +101,17 @@ def train_rank(job: Job, ranks: Ranks, stop: threading.Event) -> Outcome:
     begun = {f"phases/{n}/from_step": float(step) for n, step in enumerate(forks, start=1)}
     totals = stage_totals(reported(job.output / CURVES))
     return Outcome(last | begun | totals, step=stage.run.steps, external=_external(job))
+
+
+def _open_trainer(job: Job, stage: SFTStage | RLStage, ranks: Ranks) -> Trainer:
+    reference = isinstance(stage, RLStage) and needs_reference(stage)
+    return TorchTrainer(
+        load_policy(job.input("parent")),
+        stage.optimizer,
+        ranks,
+        reference=reference,
+        micro_batch_tokens=job.execution.layout.micro_batch_tokens,
+    )
 
 
 def _forks(stage: SFTStage | RLStage) -> list[int]:
@@ -129,12 +142,11 @@ def _sink(job: Job, steps: int, meter: UsageMeter, stack: ExitStack) -> _Both:
 def _train_rl(
     job: Job,
     stage: RLStage,
-    policy: Policy,
+    trainer: Trainer,
     sink: _Both | _Nowhere,
     meter: UsageMeter,
     save: Callable[[int], None],
     state: Unkept,
-    ranks: Ranks,
 ) -> None:
     assert job.document.stage is not None
     diagnostic = _read_diagnostic(job)
@@ -150,12 +162,13 @@ def _train_rl(
     problems = load_problems(job.input("problems"), "train")
 
     def keep(step: int, issued: Sequence[Issued]) -> None:  # whole before the state notes the file's size
-        if ranks.rank == 0:
+        if trainer.ranks.rank == 0:
             write_rollouts(step_file(job.output, step), [_stored(step, one) for one in issued])
 
     with STAGES[job.document.stage].open_gym(context) as gym:
-        workers = job.execution.rollout_workers
-        train_rl(policy, problems, gym, stage, job.document.seed, sink, save, keep, workers, state, ranks, diagnostic)
+        engine = FollowingEngine(trainer.hf_model(), context_tokens=longest_trajectory(stage, trainer.context_length))
+        workers, seed = job.execution.rollout_workers, job.document.seed
+        train_rl(trainer, engine, problems, gym, stage, seed, sink, save, keep, workers, state, diagnostic)
 
 
 def _read_diagnostic(job: Job) -> Diagnostic | None:

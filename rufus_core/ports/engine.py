@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 from rufus_core.types import Message
@@ -11,6 +12,8 @@ from rufus_core.types import Message
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+    from torch import Tensor
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,41 @@ class Engine(Protocol):
 
     def generate(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
         """Results in the order of the requests. Raises EngineError for input that can't be served."""
+        ...
+
+
+class PolicyWeights(Protocol):
+    """Weights that an engine takes over. Every rank of a training calls these methods at once."""
+
+    def hf_model(self) -> PreTrainedModel:
+        """As a Hugging Face model, which may be the one that is trained: to be read at once."""
+        ...
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Whole tensors under Hugging Face's names, one after the other."""
+        ...
+
+    def save_policy(self, folder: Path) -> None:
+        """As a Hugging Face directory, which rank 0 writes."""
+        ...
+
+
+class RolloutEngine(Engine, Protocol):
+    """An engine that follows a policy while it is trained, and may share its memory with the trainer."""
+
+    def update_weights(self, policy: PolicyWeights, version: str) -> None:
+        """Sample by these weights from now on, and say so as `weight_version`.
+
+        Raises InfrastructureError where an engine can't be brought to them.
+        """
+        ...
+
+    def release_memory(self) -> None:
+        """Leave the memory to the trainer; until `resume_memory` nothing is generated (SLM-10)."""
+        ...
+
+    def resume_memory(self) -> None:
+        """Take the memory again. The weights have to be updated before anything is generated."""
         ...
 
 

@@ -15,6 +15,7 @@ from rufus_core.data.chat import ChatFormat
 from rufus_core.data.tokenizer import build_tokenizer
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import PolicyShape, PretrainSettings
+from rufus_core.training.module_state import ModuleState
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
 from rufus_core.training.state import UNKEPT, Position, Unkept
 
@@ -73,7 +74,7 @@ def pretrain_to_copy(
         return usable[torch.randint(len(usable), (batch, length), generator=generator)]
 
     metrics: dict[str, float] = {}
-    begun = state.begin(model, optimizer)
+    begun = state.begin(ModuleState(model, optimizer))
     for step in range(1, settings.steps + 1):
         first = draw(span)
         gap = draw(int(torch.randint(settings.max_gap_tokens + 1, (1,), generator=generator)))

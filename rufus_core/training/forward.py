@@ -170,8 +170,14 @@ def trained_logits(model: PreTrainedModel, batch: PackedBatch) -> Tensor:
     return logits_NV
 
 
+def trained_logprobs(model: PreTrainedModel, batch: PackedBatch, temperature: float) -> Tensor:
+    """Log-probs [N] of the trained tokens at the sampling temperature."""
+    logprobs_NV = torch.log_softmax(trained_logits(model, batch) / temperature, dim=-1)
+    return logprobs_NV.gather(-1, batch.target_N[:, None])[:, 0]
+
+
 def token_logprobs(model: PreTrainedModel, batch: PackedBatch, temperature: float) -> tuple[Tensor, Tensor]:
-    """Log-probs [N] of the trained tokens and the entropy [N] there, both at the sampling temperature."""
+    """The same, and the entropy [N] there."""
     logprobs_NV = torch.log_softmax(trained_logits(model, batch) / temperature, dim=-1)
     entropy_N = -(logprobs_NV.exp() * logprobs_NV).sum(-1)
     return logprobs_NV.gather(-1, batch.target_N[:, None])[:, 0], entropy_N

@@ -21,6 +21,7 @@ from rufus_core.errors import DataError
 from rufus_core.ports.progress import MetricSink
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.settings import RewardModelSettings
+from rufus_core.training.module_state import ModuleState
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
 from rufus_core.training.state import UNKEPT, Position, Unkept
 from rufus_core.types import Message
@@ -109,7 +110,7 @@ def train_reward_model(
     rng = random.Random(seed)
     optimizer = make_optimizer(model, settings.optimizer)
     model.train()
-    begun = state.begin(model, optimizer)
+    begun = state.begin(ModuleState(model, optimizer))
     for step in range(1, settings.steps + 1):
         batch = [encoded[rng.randrange(len(encoded))] for _ in range(settings.batch_pairs)]
         if step <= begun.step:  # trained on before; drawn again for the sake of what is drawn next

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from rufus_core.algorithms.losses import LossOutput, loss_denominator, merge_metrics, policy_loss
 from rufus_core.algorithms.schedules import learning_rate
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.gym.limits import Limits, limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
+from rufus_core.ports.engine import RolloutEngine
 from rufus_core.ports.gym import Gym
 from rufus_core.ports.progress import MetricSink
-from rufus_core.rollout.engine import EmbeddedEngine
-from rufus_core.rollout.policy import Policy
-from rufus_core.rollout.routing import replayed_routing, routers
 from rufus_core.settings import AlgorithmSettings, RLStage
 from rufus_core.training.collect import (
     Counts,
@@ -34,13 +29,10 @@ from rufus_core.training.collect import (
     shape_rewards,
 )
 from rufus_core.training.diagnostic import Diagnostic, diagnostic_metrics
-from rufus_core.training.forward import PackedBatch, TokenSequence, micro_batches, token_logprobs
-from rufus_core.training.optimizer import make_optimizer, optimizer_step
-from rufus_core.training.ranks import ALONE, Ranks
+from rufus_core.training.forward import TokenSequence
 from rufus_core.training.state import UNKEPT, Position, Unkept
+from rufus_core.training.trainer import Scored, Trainer
 from rufus_core.types import Problem, Trajectory, content_id
-
-_MICRO_BATCH_TOKENS = 2048
 
 
 def at_step(stage: RLStage, step: int) -> RLStage:
@@ -63,8 +55,25 @@ def at_step(stage: RLStage, step: int) -> RLStage:
     return stage
 
 
+def needs_reference(stage: RLStage) -> bool:
+    """Whether a step of the stage measures a KL towards the policy that it starts from."""
+    return any(at_step(stage, step).algorithm.kl_coef for step in _starts(stage))
+
+
+def longest_trajectory(stage: RLStage, context_length: int) -> int:
+    """Tokens of the longest trajectory of any step."""
+    return max(
+        limits_of(at_step(stage, step), context_length, training=True).trajectory_tokens for step in _starts(stage)
+    )
+
+
+def _starts(stage: RLStage) -> list[int]:
+    return [1, *(phase.from_step for phase in stage.phases)]
+
+
 def train_rl(
-    policy: Policy,
+    trainer: Trainer,
+    engine: RolloutEngine,
     problems: Sequence[Problem],
     gym: Gym,
     stage: RLStage,
@@ -74,10 +83,9 @@ def train_rl(
     keep_rollouts: Callable[[int, Sequence[Issued]], None],
     workers: int,
     state: Unkept = UNKEPT,
-    ranks: Ranks = ALONE,
     diagnostic: Diagnostic | None = None,
 ) -> None:
-    """Train in place, from where `state` is. `save(step)` is called at every checkpoint interval and at the end.
+    """Train from where `state` is. `save(step)` is called at every checkpoint interval and at the end.
 
     The rollout engine takes the trainer's weights before each step, which so rolls out the newest policy (synchronous).
     Problems whose prompt leaves no room for an answer are left out; the metric `problems_without_room` counts them.
@@ -87,55 +95,50 @@ def train_rl(
         ConfigError: routing is to be replayed in a policy that has no router.
         DataError: there is no problem, or none fits.
         Preempted: `state` was told to stop.
-        RankLost: one of several `ranks` died.
+        RankLost: one of several ranks died.
+        InfrastructureError: the engine can't be reached, or be brought to the newest weights.
     """
     steps = stage.run.steps
     assert steps is not None
-    if stage.precision.router_replay and not routers(policy.model):
+    if stage.precision.router_replay and not trainer.has_routers:
         raise ConfigError(
-            f"there is no router to replay in this policy, a {type(policy.model).__name__}",
+            "there is no router to replay in this policy",
             where="precision.router_replay",
             hint="set it to false; it is for GLM-4.5 with experts (Glm4MoeForCausalLM)",
         )
-    starts = [1, *(phase.from_step for phase in stage.phases)]
-    needs_reference = any(at_step(stage, step).algorithm.kl_coef for step in starts)
-    reference = copy.deepcopy(policy.model).eval() if needs_reference else None  # the parent, before it is trained
-    optimizer = make_optimizer(policy.model.train(), stage.optimizer)
-    begun = state.begin(policy.model, optimizer)
-    longest = max(
-        limits_of(at_step(stage, step), policy.context_length, training=True).trajectory_tokens for step in starts
-    )
-    engine = EmbeddedEngine(policy.model, context_tokens=longest)
-    room = limits_of(stage, policy.context_length, training=True).trajectory_tokens
-    fitting = [p for p in problems if len(policy.chat.prompt_ids(p.prompt, p.tools)) < room]
+    begun = state.begin(trainer)
+    room = limits_of(stage, trainer.context_length, training=True).trajectory_tokens
+    fitting = [p for p in problems if len(trainer.chat.prompt_ids(p.prompt, p.tools)) < room]
     if problems and not fitting:
         raise DataError(f"no prompt leaves room for an answer within {room} tokens", hint="give shorter problems")
     stream = ProblemStream(fitting, seed, begun.taken)
     num_updates = begun.updates
     for step in range(begun.step + 1, steps + 1):
         now = at_step(stage, step)
-        limits = limits_of(now, policy.context_length, training=True)
+        limits = limits_of(now, trainer.context_length, training=True)
         started = time.perf_counter()
-        engine.load_weights(policy.model, str(step - 1))
+        engine.resume_memory()
+        engine.update_weights(trainer, str(step - 1))
         size = now.rollout.samples_per_prompt
-        rollout = _rollout(engine, policy, gym, limits, size, _group_seeds(seed, step), workers, ranks)
+        rollout = _rollout(engine, trainer, gym, limits, size, _group_seeds(seed, step), workers)
         groups, issued, counts = collect(stream, rollout, now.rollout.prompts_per_rollout, now.dynamic_sampling)
+        engine.release_memory()
         shape_rewards(groups, now.length_penalty, limits.turn_tokens)
         advantages = advantages_of(groups, now.algorithm)
         note_advantages(issued, advantages)
         rolled_out = time.perf_counter()
 
-        trainer = _Updater(policy, reference, optimizer, now, ranks)
+        updater = _Updater(trainer, now)
         metrics: dict[str, float] = {}
         num_taken = 0
         trained = [t for group in groups for t in group]
         shares = split_groups([len(group) for group in groups], now.rollout.opt_steps_per_rollout)
         # With a single optimizer step the policy that is trained is the one before the step.
-        old = ranks.spread(trained, trainer.logprobs) if len(shares) > 1 else None
+        old = updater.logprobs(trained) if len(shares) > 1 else None
         for share in shares:
             num_updates += 1
             rate = learning_rate(num_updates, steps * now.rollout.opt_steps_per_rollout, now.optimizer)
-            updated = trainer.update(trained[share], advantages[share], old[share] if old else None, rate)
+            updated = updater.update(trained[share], advantages[share], old[share] if old else None, rate)
             metrics = updated or metrics
             num_taken += bool(updated)
         metrics["skipped_updates"] = float(now.rollout.opt_steps_per_rollout - num_taken)
@@ -143,9 +146,10 @@ def train_rl(
         metrics["problems_without_room"] = float(len(problems) - len(fitting))
         metrics |= {"rollout_seconds": rolled_out - started, "train_seconds": time.perf_counter() - rolled_out}
         if diagnostic is not None and diagnostic.due(step):
-            engine.load_weights(policy.model, str(step))
+            engine.resume_memory()
+            engine.update_weights(trainer, str(step))
             seeds = itertools.count(int(content_id(seed, "diagnostic", step)[:8], 16))
-            ask = _rollout(engine, policy, gym, limits, 1, seeds, workers, ranks)
+            ask = _rollout(engine, trainer, gym, limits, 1, seeds, workers)
             metrics |= diagnostic_metrics([answer for (answer,) in ask(diagnostic.problems)])
         sink.log(step, metrics)
         keep_rollouts(step, issued)
@@ -153,27 +157,26 @@ def train_rl(
         if candidate:
             save(step)
         state.end_step(Position(step, stream.taken, num_updates), candidate)
-    policy.model.eval()
+    trainer.end()
 
 
 def _rollout(
-    engine: EmbeddedEngine,
-    policy: Policy,
+    engine: RolloutEngine,
+    trainer: Trainer,
     gym: Gym,
     limits: Limits,
     size: int,
     seeds: Iterator[int],
     workers: int,
-    ranks: Ranks,
 ) -> Rollout:
     """What rolls out a group of `size` for each problem of a step; each group takes the next seed."""
 
     def play(groups: Sequence[tuple[Problem, int]]) -> list[list[Trajectory]]:
         specs = [EpisodeSpec(problem, i, seed) for problem, seed in groups for i in range(size)]
-        done = run_episodes(engine, policy.chat, gym, specs, limits, workers=workers)
+        done = run_episodes(engine, trainer.chat, gym, specs, limits, workers=workers)
         return [done[start : start + size] for start in range(0, len(done), size)]
 
-    return lambda problems: ranks.spread(list(zip(problems, seeds, strict=False)), play)
+    return lambda problems: trainer.ranks.spread(list(zip(problems, seeds, strict=False)), play)
 
 
 def _group_seeds(seed: int, step: int) -> Iterator[int]:
@@ -191,30 +194,13 @@ def split_groups(group_sizes: Sequence[int], parts: int) -> list[slice]:
 class _Updater:
     """The optimizer steps that follow one rollout."""
 
-    def __init__(
-        self,
-        policy: Policy,
-        reference: PreTrainedModel | None,
-        optimizer: torch.optim.Optimizer,
-        stage: RLStage,
-        ranks: Ranks,
-    ) -> None:
-        self._policy, self._reference, self._optimizer, self._stage = policy, reference, optimizer, stage
-        self._ranks = ranks
+    def __init__(self, trainer: Trainer, stage: RLStage) -> None:
+        self._trainer, self._stage = trainer, stage
 
     def logprobs(self, trajectories: Sequence[Trajectory]) -> list[list[float]]:
         """Log-probs by the trainer of every sampled token, aligned with `token_ids`; 0 elsewhere."""
-        rows = [[0.0] * len(t.token_ids) for t in trajectories]
         sequences = [TokenSequence(i, t.token_ids, t.loss_mask, t.routed_experts) for i, t in enumerate(trajectories)]
-        with torch.no_grad():
-            for micro in micro_batches(sequences, _MICRO_BATCH_TOKENS):
-                with replayed_routing(self._policy.model, micro.routed_PLK):
-                    values, _ = token_logprobs(self._policy.model, micro, self._stage.rollout.temperature)
-                for s, t, value in zip(
-                    micro.sequence_N.tolist(), micro.offset_N.tolist(), values.tolist(), strict=True
-                ):
-                    rows[s][t] = value
-        return rows
+        return self._trainer.logprobs(sequences, self._stage.rollout.temperature)
 
     def update(
         self,
@@ -223,7 +209,7 @@ class _Updater:
         old: Sequence[Sequence[float]] | None,
         lr: float,
     ) -> dict[str, float]:
-        """One optimizer step on whole groups, by all ranks. Returns its metrics; empty when nothing carried a gradient.
+        """One optimizer step on whole groups. Returns its metrics; empty when nothing carried a gradient.
 
         `old` are the trainer's log-probs before the first step on this rollout; None: they are those of this step.
 
@@ -239,51 +225,35 @@ class _Updater:
             if any(mask) and (regularised or advantages[i] != 0.0)
         ]
         advantages_S = torch.tensor(advantages, dtype=torch.float32)
-        model = self._policy.model.train()
-        outputs = []
-        for micro in micro_batches(self._ranks.share(sequences), _MICRO_BATCH_TOKENS):
-            output = self._loss(micro, trajectories, advantages_S, old, denominator)
-            output.loss.backward()  # type: ignore[no-untyped-call]
-            outputs.append(replace(output, loss=output.loss.detach()))
-        outputs = self._ranks.concat(outputs)
-        if not any(output.num_tokens for output in outputs):
-            self._optimizer.zero_grad(set_to_none=True)
-            return {}
-        self._ranks.sum_gradients(model)
-        norm = optimizer_step(model, self._optimizer, lr, self._stage.optimizer.grad_clip)
-        return merge_metrics(outputs) | {"grad_norm": norm, "lr": lr}
 
-    def _loss(
-        self,
-        micro: PackedBatch,
-        trajectories: Sequence[Trajectory],
-        advantages_S: torch.Tensor,
-        old: Sequence[Sequence[float]] | None,
-        denominator: float,
-    ) -> LossOutput:
-        temperature = self._stage.rollout.temperature
-        with replayed_routing(self._policy.model, micro.routed_PLK) as replay:
-            new_N, entropy_N = token_logprobs(self._policy.model, micro, temperature)
-        places = list(zip(micro.sequence_N.tolist(), micro.offset_N.tolist(), strict=True))
-        reference_N = None
-        if self._reference is not None and self._stage.algorithm.kl_coef:
-            with torch.no_grad():  # by its own routing: it is a policy of its own, and the KL shall see routers drift
-                reference_N, _ = token_logprobs(self._reference, micro, temperature)
-        output = policy_loss(
-            new_N,
-            new_N.detach() if old is None else torch.tensor([old[s][t] for s, t in places]),
-            torch.tensor([trajectories[s].logprobs[t] for s, t in places]),
-            micro.sequence_N,
-            advantages_S,
-            torch.ones_like(micro.sequence_N, dtype=torch.bool),
-            denominator=denominator,
-            settings=self._stage.algorithm,
-            ref_T=reference_N,
-            entropy_T=entropy_N,
+        def loss(scored: Scored) -> LossOutput:
+            places = list(zip(scored.batch.sequence_N.tolist(), scored.batch.offset_N.tolist(), strict=True))
+            new_N = scored.logprobs_N
+            return policy_loss(
+                new_N,
+                new_N.detach() if old is None else torch.tensor([old[s][t] for s, t in places]),
+                torch.tensor([trajectories[s].logprobs[t] for s, t in places]),
+                scored.batch.sequence_N,
+                advantages_S,
+                torch.ones_like(scored.batch.sequence_N, dtype=torch.bool),
+                denominator=denominator,
+                settings=algorithm,
+                ref_T=scored.reference_N,
+                entropy_T=scored.entropy_N,
+            )
+
+        outputs = self._trainer.accumulate(
+            sequences,
+            loss,
+            self._stage.rollout.temperature,
+            entropy=True,
+            reference=bool(algorithm.kl_coef),
         )
-        if micro.routed_PLK is not None:
-            output.metrics["routing_agreement"] = replay.agreement_P[micro.predictor_N].mean().item()
-        return output
+        if not any(output.num_tokens for output in outputs):
+            self._trainer.discard()
+            return {}
+        norm = self._trainer.step(lr, self._stage.optimizer.grad_clip)
+        return merge_metrics(outputs) | {"grad_norm": norm, "lr": lr}
 
 
 def _trained(trajectory: Trajectory, algorithm: AlgorithmSettings) -> list[int]:

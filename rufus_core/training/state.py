@@ -6,7 +6,6 @@ an epoch, the seeds of a step's rollouts.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -15,22 +14,20 @@ import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor, nn
 
 from rufus_core.errors import LineageError, Preempted
+from rufus_core.lineage.digest import hash_file
 from rufus_core.lineage.files import entries, sync, sync_tree
 from rufus_core.lineage.record import dump_sealed, seal_of
+from rufus_core.training.ranks import ALONE, Ranks
 from rufus_core.types import content_id
 
-_FORMAT = 2
-_FACTS, _TENSORS = "state.json", "state.safetensors"
+_FORMAT = 3
+_FACTS = "state.json"
 _STATE = re.compile(r"step-\d+")
-_GENERATOR = "generator"  # torch's own: a policy with dropout draws from it
 _SHARE_OF_TIME = 0.02  # what saving may cost
 
 
@@ -43,11 +40,28 @@ class Position:
     updates: int = 0
 
 
+class Restorable(Protocol):
+    """What a training changes, as files: weights, what the optimizer remembers of each, torch's generator."""
+
+    @property
+    def sharded(self) -> bool:
+        """Whether every rank writes a part of the files, or rank 0 all of them."""
+        ...
+
+    def save_state(self, folder: Path) -> None:
+        """Write it into an empty folder. Raises InfrastructureError where it can't be written."""
+        ...
+
+    def load_state(self, folder: Path) -> None:
+        """Put it back, bit for bit. Raises LineageError where the files can't be read."""
+        ...
+
+
 class Unkept:
     """A training that starts at its beginning and leaves no state."""
 
-    def begin(self, _model: nn.Module, _optimizer: torch.optim.Optimizer, /) -> Position:
-        """Put model and optimizer where the training goes on. Returns how far it is."""
+    def begin(self, _training: Restorable, /) -> Position:
+        """Put the training where it goes on. Returns how far it is."""
         return Position()
 
     def end_step(self, position: Position, candidate: bool = False) -> None:
@@ -71,10 +85,19 @@ class TrainingState(Unkept):
     cuts them back to those. `identity` names the parent, data, settings and seed that a state is good for.
     """
 
-    def __init__(self, folder: Path, output: Path, identity: str, total: int, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        output: Path,
+        identity: str,
+        total: int,
+        stop: threading.Event,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self._folder, self._output, self._identity = folder, output, identity
-        self._total, self._stop = total, stop
-        self._position, self._tensors = Position(), dict[str, Tensor]()
+        self._total, self._stop, self._ranks = total, stop, ranks
+        self._position = Position()
+        self._found: Path | None = None
         self._cost, self._saved_at = 0.0, 0.0
 
     @property
@@ -83,7 +106,7 @@ class TrainingState(Unkept):
         return self._position
 
     def take_up(self) -> None:
-        """Read the newest state and put `output` back to its step; without a state, empty both folders.
+        """Find the newest state and put `output` back to its step; without a state, empty both folders.
 
         Raises:
             LineageError: the state can't be gone on from; nothing was touched.
@@ -93,9 +116,9 @@ class TrainingState(Unkept):
             self.discard()
             return
         facts = _facts(states[-1], self._identity)
-        tensors = _tensors(states[-1], facts["sha256"])
+        _verify(states[-1], facts["files"])
         _cut_back(self._output, facts["output"], states[-1])
-        self._position, self._tensors = Position(**facts["position"]), tensors
+        self._position, self._found = Position(**facts["position"]), states[-1]
 
     def discard(self) -> None:
         """Start anew: empty both folders."""
@@ -103,11 +126,10 @@ class TrainingState(Unkept):
             for path in entries(folder):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
 
-    def begin(self, model: nn.Module, optimizer: torch.optim.Optimizer, /) -> Position:
-        self._model, self._optimizer = model, optimizer
-        if self._tensors:
-            _restore(self._tensors, model, optimizer)
-            self._tensors = {}
+    def begin(self, training: Restorable, /) -> Position:
+        self._training = training
+        if self._found is not None:
+            training.load_state(self._found)
         return self._position
 
     def end_step(self, position: Position, candidate: bool = False) -> None:
@@ -115,10 +137,13 @@ class TrainingState(Unkept):
             return
         stopping = self._stop.is_set()
         started = time.perf_counter()
-        if stopping or candidate or (started - self._saved_at) * _SHARE_OF_TIME >= self._cost:
+        wanted = stopping or candidate or (started - self._saved_at) * _SHARE_OF_TIME >= self._cost
+        if wanted:
             self._save(position)
             self._saved_at = time.perf_counter()
             self._cost = self._saved_at - started
+        elif self._training.sharded:
+            self._ranks.concat([""])
         if stopping:
             raise Preempted(f"stopped after step {position.step} of {self._total}", hint="the next run goes on there")
 
@@ -129,14 +154,17 @@ class TrainingState(Unkept):
         partial = self._folder / f".{new.name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
-        tensors = save(_everything(self._model, self._optimizer))
-        (partial / _TENSORS).write_bytes(tensors)
+        if self._training.sharded:
+            self._ranks.concat([partial.name])
+        self._training.save_state(partial)
+        if self._training.sharded:
+            self._ranks.concat(list[str]())  # all parts are there
         facts = {
             "format": _FORMAT,
             "identity": self._identity,
             "position": asdict(position),
             "output": _sizes(self._output),
-            "sha256": hashlib.sha256(tensors).hexdigest(),
+            "files": _files(partial),
         }
         (partial / _FACTS).write_text(dump_sealed(facts), encoding="utf-8")
         sync_tree(partial)
@@ -148,7 +176,7 @@ class TrainingState(Unkept):
 
 
 class FollowedState(Unkept):
-    """In the other ranks of a data-parallel training: begins where rank 0 goes on, at `step`, and leaves no state.
+    """In the ranks beside rank 0: begins where that goes on, at `step`, and writes this rank's part where there is one.
 
     What torch's generator gives depends on identity, step and rank alone, so that nothing of it need be kept.
 
@@ -156,26 +184,31 @@ class FollowedState(Unkept):
         LineageError: the state can't be read.
     """
 
-    def __init__(self, folder: Path, identity: str, step: int, rank: int) -> None:
-        self._identity, self._rank = identity, rank
-        self._position, self._tensors = Position(), dict[str, Tensor]()
+    def __init__(self, folder: Path, identity: str, step: int, total: int, ranks: Ranks) -> None:
+        self._folder, self._identity, self._total, self._ranks = folder, identity, total, ranks
+        self._position = Position()
+        self._found: Path | None = None
         if step:
-            facts = _facts(folder / f"step-{step}", identity)
-            self._tensors = _tensors(folder / f"step-{step}", facts["sha256"])
-            self._position = Position(**facts["position"])
+            self._found = folder / f"step-{step}"
+            self._position = Position(**_facts(self._found, identity)["position"])
 
-    def begin(self, model: nn.Module, optimizer: torch.optim.Optimizer, /) -> Position:
-        if self._tensors:
-            _restore(self._tensors, model, optimizer)
-            self._tensors = {}
+    def begin(self, training: Restorable, /) -> Position:
+        self._training = training
+        if self._found is not None:
+            training.load_state(self._found)
         self._draw_anew(self._position)
         return self._position
 
     def end_step(self, position: Position, candidate: bool = False) -> None:  # noqa: ARG002
+        if self._training.sharded and position.step != self._total:
+            (partial,) = self._ranks.concat(list[str]())
+            if partial:
+                self._training.save_state(self._folder / partial)
+                self._ranks.concat(list[str]())
         self._draw_anew(position)
 
     def _draw_anew(self, position: Position) -> None:
-        torch.manual_seed(int(content_id(self._identity, position.step, self._rank)[:15], 16))
+        torch.manual_seed(int(content_id(self._identity, position.step, self._ranks.rank)[:15], 16))
 
 
 def _step_of(state: Path) -> int:
@@ -198,35 +231,18 @@ def _facts(state: Path, identity: str) -> dict[str, Any]:
     return facts
 
 
-def _tensors(state: Path, sha256: str) -> dict[str, Tensor]:
-    try:
-        content = (state / _TENSORS).read_bytes()
-        if hashlib.sha256(content).hexdigest() == sha256:
-            return dict(load(content))
-    except (OSError, SafetensorError) as error:
-        raise LineageError("the tensors of this training state can't be read", where=str(state)) from error
-    raise LineageError("the tensors of this training state were altered after they were written", where=str(state))
+def _files(state: Path) -> dict[str, str]:
+    """SHA-256 of each file of a state but for its facts, by its path inside it."""
+    files = (p for p in sorted(state.rglob("*")) if p.is_file() and p.name != _FACTS)
+    return {str(p.relative_to(state)): hash_file(p).sha256 for p in files}
 
 
-def _everything(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Weights, what the optimizer remembers of each (moments, step counts), and torch's generator."""
-    tensors = {_GENERATOR: torch.get_rng_state()}
-    for name, weight in model.named_parameters():
-        tensors[f"weight/{name}"] = weight.detach()
-        tensors |= {f"optimizer/{key}/{name}": value for key, value in optimizer.state.get(weight, {}).items()}
-    return tensors
-
-
-def _restore(tensors: dict[str, Tensor], model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    weights = dict(model.named_parameters())
-    with torch.no_grad():
-        for key, value in tensors.items():
-            match key.split("/", 2):
-                case ["weight", name]:
-                    weights[name].copy_(value)
-                case ["optimizer", slot, name]:
-                    optimizer.state[weights[name]][slot] = value.clone()
-    torch.set_rng_state(tensors[_GENERATOR])
+def _verify(state: Path, recorded: dict[str, str]) -> None:
+    found = _files(state)
+    if recorded.keys() - found.keys():
+        raise LineageError("the tensors of this training state can't be read: they are gone", where=str(state))
+    if found != recorded:
+        raise LineageError("the tensors of this training state were altered after they were written", where=str(state))
 
 
 def _sizes(output: Path) -> dict[str, int]:

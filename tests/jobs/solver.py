@@ -8,6 +8,7 @@ from pathlib import Path
 from rufus_core.data.generators import arithmetic
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.training.sft import train_sft
+from rufus_core.training.torch_trainer import TorchTrainer
 from rufus_core.types import Problem
 from tests.training import toy
 
@@ -20,5 +21,6 @@ def solver(base: Path, problem: Problem) -> Policy:
     answer = arithmetic.demonstrate(problem, random.Random(0), False)
     messages = [*problem.prompt, *answer]
     rows = policy.chat.example_ids([(messages, (False, True), ())])
-    train_sft(policy, rows, toy.sft_stage(run={"steps": 40}), 0, toy.Sink(), lambda step: None)
+    stage = toy.sft_stage(run={"steps": 40})
+    train_sft(TorchTrainer(policy, stage.optimizer), rows, stage, 0, toy.Sink(), lambda step: None)
     return policy

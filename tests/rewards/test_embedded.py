@@ -22,6 +22,7 @@ from rufus_core.rewards.chat_client import ChatClient
 from rufus_core.rewards.openai_judge import RUBRIC_SYSTEM, OpenAIJudge
 from rufus_core.training.base_policy import make_policy
 from rufus_core.training.sft import train_sft
+from rufus_core.training.torch_trainer import TorchTrainer
 from rufus_core.types import Message
 from tests.rollout.server.process import ServerProcess
 from tests.training.toy import SHAPE, Sink, sft_stage
@@ -67,7 +68,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
         batch={"global_batch_sequences": len(examples), "context_tokens": 512},
         optimizer={"lr_peak": 1e-2},
     )
-    train_sft(policy, examples, stage, 0, Sink(), lambda step: None)
+    train_sft(TorchTrainer(policy, stage.optimizer), examples, stage, 0, Sink(), lambda step: None)
     policy.save(folder / "policy")
     with ServerProcess(folder / "policy") as process:
         yield process

@@ -23,6 +23,7 @@ from rufus_core.training.reporter import Reporter
 from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
 from rufus_core.training.state import TrainingState
+from rufus_core.training.torch_trainer import TorchTrainer
 from rufus_core.types import Episode, Verdict
 from tests.training import toy
 from tests.warm import WARM
@@ -84,11 +85,13 @@ def _live(
         arguments = _Sink(report, told, stop), lambda step: policy.save(folder.output / f"step-{step}")
         try:
             if isinstance(stage, SFTStage):
-                train_sft(policy, toy.examples(policy, 20), stage, 0, *arguments, state)
+                trainer = TorchTrainer(policy, stage.optimizer)
+                train_sft(trainer, toy.examples(policy, 20), stage, 0, *arguments, state)
             else:
                 gym = _gym(die_at_verdict)
                 with (folder.output / "rollouts.jsonl").open("a") as file:
-                    train_rl(policy, PROBLEMS, gym, stage, 0, *arguments, partial(_keep, file), 1, state)
+                    pair = toy.torch_pair(policy, stage)
+                    train_rl(*pair, PROBLEMS, gym, stage, 0, *arguments, partial(_keep, file), 1, state)
         except Preempted as error:
             sys.exit(error.exit_code)
 

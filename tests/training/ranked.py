@@ -26,6 +26,7 @@ from rufus_core.training.collect import Issued
 from rufus_core.training.ranks import PATIENCE, Ranks, TorchRanks
 from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
+from rufus_core.training.torch_trainer import TorchTrainer
 from rufus_core.types import Episode, Verdict
 from tests.training import toy
 from tests.warm import WARM
@@ -99,14 +100,16 @@ def train(
     state = training_state(job, stage.run.steps or 0, told, ranks)
     sink = _Sink(done.rows, told, stop)
     if isinstance(stage, SFTStage):
-        train_sft(policy, toy.examples(policy, 20), stage, 0, sink, done.saved.append, state, ranks)
+        trainer = TorchTrainer(policy, stage.optimizer, ranks)
+        train_sft(trainer, toy.examples(policy, 20), stage, 0, sink, done.saved.append, state)
     else:
 
         def keep(_step: int, issued: Sequence[Issued]) -> None:
             trajectories = [one.trajectory for one in issued]
             done.issued += [(t.problem_id, t.token_ids, t.logprobs) for t in trajectories]
 
-        train_rl(policy, toy.PROBLEMS, gym(), stage, 0, sink, done.saved.append, keep, 1, state, ranks)
+        pair = toy.torch_pair(policy, stage, ranks)
+        train_rl(*pair, toy.PROBLEMS, gym(), stage, 0, sink, done.saved.append, keep, 1, state)
     done.weights = {name: weight.detach() for name, weight in policy.model.named_parameters()}
     return done
 

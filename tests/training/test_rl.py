@@ -16,7 +16,6 @@ from rufus_core.errors import DataError
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import AlgorithmSettings
-from rufus_core.training import rl
 from rufus_core.training.diagnostic import Diagnostic
 from rufus_core.training.rl import at_step, split_groups
 from rufus_core.types import Episode, Trajectory, Verdict
@@ -89,7 +88,7 @@ def test_a_step_equals_the_full_computation_RRL_T5(policy: Policy, algorithm: di
     assert rows[0]["skipped_updates"] == 0
 
 
-def test_the_step_does_not_depend_on_how_a_batch_is_cut(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_does_not_depend_on_how_a_batch_is_cut(policy: Policy) -> None:
     stage = toy.rl_stage(
         optimizer=toy.PLAIN_STEP,
         rollout={"opt_steps_per_rollout": 2},
@@ -98,9 +97,8 @@ def test_the_step_does_not_depend_on_how_a_batch_is_cut(policy: Policy, monkeypa
     )
     trained, losses = [], []
     for most_tokens in (8192, 1):
-        monkeypatch.setattr(rl, "_MICRO_BATCH_TOKENS", most_tokens)
         twin = toy.copy_of(policy)
-        rows, issued = toy.run_rl(twin, stage)
+        rows, issued = toy.run_rl(twin, stage, micro_batch_tokens=most_tokens)
         assert sum(len(t.token_ids) for t in issued) > 512  # more than one row
         trained.append(twin.model)
         losses.append({name: value for name, value in rows[-1].items() if not name.endswith("seconds")})

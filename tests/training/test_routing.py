@@ -19,11 +19,10 @@ from rufus_core.algorithms.advantages import group_advantages
 from rufus_core.algorithms.losses import kl_divergence, loss_denominator, policy_loss
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.gym.single_turn import SingleTurnGym
-from rufus_core.rollout.engine import EmbeddedEngine
+from rufus_core.rollout.following import FollowingEngine
 from rufus_core.rollout.policy import Policy
 from rufus_core.rollout.routing import replayed_routing, routers
 from rufus_core.settings import RLStage
-from rufus_core.training import rl
 from rufus_core.training.base_policy import make_policy
 from rufus_core.training.forward import TokenSequence, micro_batches, token_logprobs
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
@@ -58,17 +57,12 @@ def routed_otherwise(model: PreTrainedModel) -> PreTrainedModel:
     return twin
 
 
-class OtherwiseEngine(EmbeddedEngine):
+class OtherwiseEngine(FollowingEngine):
     def __init__(self, model: PreTrainedModel, **rest: Any) -> None:
         super().__init__(routed_otherwise(model), **rest)
 
     def load_weights(self, model: PreTrainedModel, version: str) -> None:
         super().load_weights(routed_otherwise(model), version)
-
-
-@pytest.fixture
-def _engine_routes_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rl, "EmbeddedEngine", OtherwiseEngine)
 
 
 def sequences(model: PreTrainedModel, lengths: Sequence[int], recorded: bool = True) -> list[TokenSequence]:
@@ -224,12 +218,13 @@ def alternating_gym() -> SingleTurnGym:
     return SingleTurnGym(lambda episode: next(verdicts))
 
 
-@pytest.mark.usefixtures("_engine_routes_otherwise")
 @pytest.mark.parametrize("opt_steps", [1, 2])
 def test_a_forced_mismatch_shows_with_replay_off_and_is_gone_with_it_on(policy: Policy, opt_steps: int) -> None:
     changes = {"algorithm": {"tis": True}, "rollout": {"opt_steps_per_rollout": opt_steps}, "run": {"steps": 2}}
-    off, free = toy.run_rl(toy.copy_of(policy), toy.rl_stage(**changes), alternating_gym())
-    on, recorded = toy.run_rl(toy.copy_of(policy), toy.rl_stage(**changes, **REPLAYED), alternating_gym())
+    off, free = toy.run_rl(toy.copy_of(policy), toy.rl_stage(**changes), alternating_gym(), engine=OtherwiseEngine)
+    on, recorded = toy.run_rl(
+        toy.copy_of(policy), toy.rl_stage(**changes, **REPLAYED), alternating_gym(), engine=OtherwiseEngine
+    )
     assert recorded[0].token_ids == free[0].token_ids
     assert all(t.routed_experts is None for t in free)
     assert all(t.routed_experts.shape == (len(t.token_ids) - 1, 3, 2) for t in recorded)
@@ -271,7 +266,6 @@ def _sampled(t: Trajectory, values: Tensor) -> Tensor:
     return values[torch.tensor(t.loss_mask[1:]) == 1]
 
 
-@pytest.mark.usefixtures("_engine_routes_otherwise")
 def test_every_optimizer_step_takes_the_routing_of_the_rollout(policy: Policy) -> None:
     """Old log-probs too: two steps equal two with experts set by hand, although the routers move in between."""
     stage = toy.rl_stage(
@@ -281,7 +275,7 @@ def test_every_optimizer_step_takes_the_routing_of_the_rollout(policy: Policy) -
         rollout={"opt_steps_per_rollout": 2, "prompts_per_rollout": 2, "samples_per_prompt": 4},
     )
     by_hand = toy.copy_of(policy).model.train()
-    _, issued = toy.run_rl(policy, stage, alternating_gym())
+    _, issued = toy.run_rl(policy, stage, alternating_gym(), engine=OtherwiseEngine)
     with torch.no_grad():
         old = [_sampled(t, logprobs_by_hand(by_hand, t.token_ids, t.routed_experts)) for t in issued]
     optimizer = make_optimizer(by_hand, stage.optimizer)
@@ -292,10 +286,11 @@ def test_every_optimizer_step_takes_the_routing_of_the_rollout(policy: Policy) -
     assert reference.largest_difference(trained, by_hand) < 1e-4
 
 
-@pytest.mark.usefixtures("_engine_routes_otherwise")
 def test_the_kl_reference_routes_by_itself(policy: Policy) -> None:
     first = toy.copy_of(policy).model
-    rows, issued = toy.run_rl(policy, toy.rl_stage(**REPLAYED, algorithm={"kl_coef": 0.01}), alternating_gym())
+    rows, issued = toy.run_rl(
+        policy, toy.rl_stage(**REPLAYED, algorithm={"kl_coef": 0.01}), alternating_gym(), engine=OtherwiseEngine
+    )
     with torch.no_grad():
         apart = [
             _sampled(t, logprobs_by_hand(first, t.token_ids, t.routed_experts) - reference.logprobs(first, t.token_ids))

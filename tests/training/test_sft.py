@@ -9,14 +9,17 @@ from rufus_core.data.chat import MaskedIds
 from rufus_core.errors import DataError
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import SFTStage
-from rufus_core.training import sft
 from rufus_core.training.sft import train_sft
+from rufus_core.training.torch_trainer import TorchTrainer
 from tests.training import reference, toy
 
 
-def _train(policy: Policy, rows: list[MaskedIds], stage: SFTStage, seed: int = 0) -> tuple[toy.Sink, list[int]]:
+def _train(
+    policy: Policy, rows: list[MaskedIds], stage: SFTStage, seed: int = 0, micro_batch_tokens: int = 2048
+) -> tuple[toy.Sink, list[int]]:
     sink, saved = toy.Sink(), []
-    train_sft(policy, rows, stage, seed, sink, saved.append)
+    trainer = TorchTrainer(policy, stage.optimizer, micro_batch_tokens=micro_batch_tokens)
+    train_sft(trainer, rows, stage, seed, sink, saved.append)
     return sink, saved
 
 
@@ -46,15 +49,14 @@ def test_the_loss_is_the_mean_over_assistant_tokens_SFT_06() -> None:
     assert reference.largest_difference(dict(before.named_parameters()), policy.model) > 1e-3
 
 
-def test_the_loss_does_not_depend_on_how_a_batch_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_loss_does_not_depend_on_how_a_batch_is_cut() -> None:
     stage = toy.sft_stage(optimizer=toy.PLAIN_STEP, batch={"global_batch_sequences": 60}, run={"steps": 1})
     trained, losses = [], []
     for most_tokens in (8192, 1):
-        monkeypatch.setattr(sft, "_MICRO_BATCH_TOKENS", most_tokens)
         policy = toy.toy_policy()
         rows = _uneven(policy) * 10
         assert sum(len(row.token_ids) for row in rows) > 512  # more than one row
-        sink, _ = _train(policy, rows, stage)
+        sink, _ = _train(policy, rows, stage, micro_batch_tokens=most_tokens)
         trained.append(policy.model)
         losses.append(sink.rows[0]["loss"])
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)

@@ -11,12 +11,15 @@ from pydantic import TypeAdapter
 
 from rufus_core.data.chat import MaskedIds
 from rufus_core.gym.single_turn import SingleTurnGym
+from rufus_core.rollout.following import FollowingEngine
 from rufus_core.rollout.policy import Policy
 from rufus_core.settings import PolicyShape, RLStage, SFTStage, StageSettings
 from rufus_core.training.base_policy import make_policy
 from rufus_core.training.diagnostic import Diagnostic
-from rufus_core.training.rl import train_rl
+from rufus_core.training.ranks import ALONE, Ranks
+from rufus_core.training.rl import longest_trajectory, needs_reference, train_rl
 from rufus_core.training.sft import train_sft
+from rufus_core.training.torch_trainer import TorchTrainer
 from rufus_core.types import Episode, Message, Problem, Trajectory, Verdict
 
 COLOURS = ("red", "blue", "green", "black")
@@ -116,8 +119,22 @@ def colour_gym(liked: str = "red") -> SingleTurnGym:
 def speaking_policy() -> Policy:
     """It ends most of its turns, and says each colour about as often."""
     policy = toy_policy()
-    train_sft(policy, examples(policy, 64), sft_stage(run={"steps": 30}), 0, Sink(), lambda step: None)
+    stage = sft_stage(run={"steps": 30})
+    train_sft(TorchTrainer(policy, stage.optimizer), examples(policy, 64), stage, 0, Sink(), lambda step: None)
     return policy
+
+
+def torch_pair(
+    policy: Policy,
+    stage: RLStage,
+    ranks: Ranks = ALONE,
+    micro_batch_tokens: int = 2048,
+    engine: type[FollowingEngine] = FollowingEngine,
+) -> tuple[TorchTrainer, FollowingEngine]:
+    """A trainer, and an engine that follows it."""
+    reference = needs_reference(stage)
+    trainer = TorchTrainer(policy, stage.optimizer, ranks, reference=reference, micro_batch_tokens=micro_batch_tokens)
+    return trainer, engine(policy.model, context_tokens=longest_trajectory(stage, trainer.context_length))
 
 
 def run_rl(
@@ -129,12 +146,14 @@ def run_rl(
     seed: int = 0,
     workers: int = 1,
     diagnostic: Diagnostic | None = None,
+    micro_batch_tokens: int = 2048,
+    engine: type[FollowingEngine] = FollowingEngine,
 ) -> tuple[list[dict[str, float]], list[Trajectory]]:
     """Train in place. Returns the metrics of each step and everything that was issued."""
     sink = Sink()
     issued: list[Trajectory] = []
     train_rl(
-        policy,
+        *torch_pair(policy, stage, micro_batch_tokens=micro_batch_tokens, engine=engine),
         problems,
         gym or colour_gym(),
         stage,

@@ -12,6 +12,7 @@ from rufus_core.rewards import openai_judge
 from rufus_core.rollout.policy import Policy
 from rufus_core.training.base_policy import make_policy
 from rufus_core.training.sft import train_sft
+from rufus_core.training.torch_trainer import TorchTrainer
 from rufus_core.types import Message, ToolCall, ToolSchema
 from tests.training.toy import SHAPE, Sink, sft_stage
 
@@ -68,6 +69,6 @@ def small_policy() -> Policy:
         batch={"global_batch_sequences": len(rows), "context_tokens": 512},
         optimizer={"lr_peak": 1e-2},
     )
-    train_sft(policy, rows, stage, 0, Sink(), lambda step: None)
+    train_sft(TorchTrainer(policy, stage.optimizer), rows, stage, 0, Sink(), lambda step: None)
     policy.model.eval()
     return policy
