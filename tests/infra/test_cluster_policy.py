@@ -107,7 +107,8 @@ def test_the_work_pool_takes_what_deployments_say() -> None:
     assert deployed["kubernetes"]["job_variables"].keys() <= pool["variables"]["properties"].keys()
     job = pool_job()
     assert job["spec"]["backoffLimit"] == 0
-    mounts = job["spec"]["template"]["spec"]["containers"][0]["volumeMounts"]
+    pod = job["spec"]["template"]["spec"]
+    mounts = pod["containers"][0]["volumeMounts"]
     assert deployed["kubernetes"]["job_variables"]["env"]["RUFUS_HOME"] in [mount["mountPath"] for mount in mounts]
 
 
@@ -220,3 +221,22 @@ def test_a_sandbox_gets_no_gpu_no_disk_no_secret() -> None:
     nothing = ("requests.nvidia.com/gpu", "persistentvolumeclaims", "secrets", "services")
     assert {hard[name] for name in nothing} == {"0"}
     assert hard["pods"] == "10000"  # COST-02
+
+
+def test_a_flow_run_finds_its_account_home_services_and_secret() -> None:
+    names = {name_of(manifest): manifest for manifest in MANIFESTS}
+    job = pool_job()
+    space, pod = job["metadata"]["namespace"], job["spec"]["template"]["spec"]
+    assert f"ServiceAccount/{space}/{pod['serviceAccountName']}" in names
+    assert f"PersistentVolumeClaim/{space}/{pod['volumes'][0]['persistentVolumeClaim']['claimName']}" in names
+    config, secret = pod["containers"][0]["envFrom"]
+    data = names[f"ConfigMap/{space}/{config['configMapRef']['name']}"]["data"]
+    assert data["RUFUS_HOME"] == pod["containers"][0]["volumeMounts"][0]["mountPath"]
+    service, _, port = data["MLFLOW_TRACKING_URI"].removeprefix("http://").partition(":")
+    name, of, _ = service.split(".")
+    assert int(port) in [entry["port"] for entry in names[f"Service/{of}/{name}"]["spec"]["ports"]]
+    environment = names["Deployment/rufus/mlflow"]["spec"]["template"]["spec"]["containers"][0]["env"]
+    hosts = next(entry["value"] for entry in environment if entry["name"] == "MLFLOW_SERVER_ALLOWED_HOSTS")
+    assert f"{service}:{port}" in hosts.split(",")
+    readme = (Path(__file__).parents[2] / "infra/README.md").read_text()
+    assert f"| `{space}` | `{secret['secretRef']['name']}` |" in readme
