@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from email.message import Message
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,17 @@ def test_the_default_install_is_what_the_project_needs_and_what_that_needs() -> 
     default = default_install(locked())
     assert {"torch", "prefect", "mlflow", "starlette", "httpcore", "sqlalchemy"} <= default
     assert not {"pytest", "hypothesis", "moto", "ray", "trl", "import-linter"} & default
+
+
+def licence(name: str) -> str:
+    return licence_of(metadata.metadata(name)) or ""
+
+
+def test_the_docs_name_what_is_not_wholly_permissive() -> None:
+    section = (LOCK.parent / "docs/production.md").read_text().partition("## Licences")[2]
+    named = set(re.findall(r"`([\w-]+)`", section.partition("default install MPL")[2]))
+    strict = {name for name in default_install(locked()) if re.search("GPL|MPL", licence(name))}
+    assert named == strict
 
 
 def test_every_licence_is_permitted() -> None:
