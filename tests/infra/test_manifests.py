@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -179,6 +180,17 @@ def test_what_a_pod_names_is_there_or_told_of(manifest: Manifest) -> None:
             assert {mount["name"] for mount in container["volumeMounts"]} <= volumes.keys() | own
         for name, key in secrets_of(pod):  # a secret is no manifest: infra/README.md says how it is made
             assert f"| `{namespace}` | `{name}` | `{key}` |" in README
+
+
+def test_every_secret_that_is_told_of_is_read() -> None:
+    told = set(re.findall(r"^\| `([\w-]+)` \| `([\w-]+)` \| `(\w+)` \|", README, re.MULTILINE))
+    read = {
+        (manifest["metadata"]["namespace"], *secret)
+        for manifest in MANIFESTS
+        for template in pod_templates(manifest)
+        for secret in secrets_of(template["spec"])
+    }
+    assert told == read
 
 
 @of_kinds("RoleBinding")
