@@ -4,23 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from rufus_core.recipe.footprint.gpus import ASSUMPTIONS
+from rufus_core.recipe.footprint.stage import StageFootprint, stage_footprint
+from rufus_core.recipe.phases import PhasePlan, phases_of
 from rufus_core.settings import FilterSettings, ProblemSettings, Recipe, RLStage, SFTStage, window_text
 from rufus_core.types import Frozen, Json
 
 HOURS_PER_DAY = 24
-
-
-class PhasePlan(Frozen):
-    """A stage's batch from step `from_step` on."""
-
-    from_step: int
-    prompts: int | None  # None for SFT
-    samples: int | None
-    sequences: int  # of one rollout; of one optimizer step for SFT
-    opt_steps: int | None
-    sequences_per_step: float
-    budget_tokens: int  # of a response; of a packed row for SFT
-    kl_coef: float | None
 
 
 class SourcePlan(Frozen):
@@ -45,7 +35,7 @@ class DataPlan(Frozen):
 
 
 class CostPlan(Frozen):
-    """`gpu_hours` is None where the paper states no wall clock."""
+    """By the printed wall clock; `gpu_hours` is None where the paper states none. A footprint has the expected ones."""
 
     gpu_hours: float | None
     node_days: float | None
@@ -77,6 +67,7 @@ class StagePlan(Frozen):
     guardrails: tuple[str, ...]
     data: DataPlan
     cost: CostPlan
+    footprint: StageFootprint | None  # None without GPUs, or where nothing says what is trained
 
 
 class Check(Frozen):
@@ -98,7 +89,11 @@ class Plan(Frozen):
 
 
 def make_plan(recipe: Recipe) -> Plan:
-    """The plan of a valid recipe."""
+    """The plan of a valid recipe.
+
+    Raises:
+        ConfigError: a stage's layout can't be cut over its GPUs, or needs more memory than they have.
+    """
     stages = tuple(_stage(recipe, name, stage) for name, stage in recipe.stages.items())
     return Plan(
         recipe=recipe.name,
@@ -128,7 +123,7 @@ def _stage(recipe: Recipe, name: str, stage: SFTStage | RLStage) -> StagePlan:
         lr_peak=optimizer.lr_peak,
         lr_min=optimizer.lr_peak if optimizer.lr_min is None else optimizer.lr_min,
         schedule=optimizer.schedule,
-        phases=tuple(_phases(stage)),
+        phases=tuple(phases_of(stage)),
         trajectory_tokens=stage.rollout.trajectory_tokens if isinstance(stage, RLStage) else None,
         steps=stage.run.steps,
         epochs=stage.run.epochs,
@@ -137,6 +132,7 @@ def _stage(recipe: Recipe, name: str, stage: SFTStage | RLStage) -> StagePlan:
         guardrails=stage.evaluation.guardrails,
         data=_data(stage.problems if isinstance(stage, RLStage) else stage.data, stage, rl),
         cost=_cost(recipe, stage),
+        footprint=stage_footprint(recipe, name),
     )
 
 
@@ -144,40 +140,6 @@ def _algorithm(stage: SFTStage | RLStage) -> str:
     if isinstance(stage, SFTStage):
         return "cross-entropy"
     return f"{stage.algorithm.name}{' mean-only' if stage.algorithm.advantage == 'mean_only' else ''}"
-
-
-def _phases(stage: SFTStage | RLStage) -> Iterator[PhasePlan]:
-    if isinstance(stage, SFTStage):
-        size = stage.batch.global_batch_sequences
-        yield PhasePlan(
-            from_step=1,
-            prompts=None,
-            samples=None,
-            sequences=size,
-            opt_steps=None,
-            sequences_per_step=size,
-            budget_tokens=stage.batch.context_tokens,
-            kl_coef=None,
-        )
-        return
-    rollout = stage.rollout
-    prompts, budget, kl_coef = rollout.prompts_per_rollout, rollout.response_budget_tokens, stage.algorithm.kl_coef
-    for from_step, phase in [(1, None), *((phase.from_step, phase) for phase in stage.phases)]:
-        if phase is not None:
-            prompts = phase.prompts_per_rollout or prompts
-            budget = phase.response_budget_tokens or budget
-            kl_coef = kl_coef if phase.kl_coef is None else phase.kl_coef
-        sequences = prompts * rollout.samples_per_prompt
-        yield PhasePlan(
-            from_step=from_step,
-            prompts=prompts,
-            samples=rollout.samples_per_prompt,
-            sequences=sequences,
-            opt_steps=rollout.opt_steps_per_rollout,
-            sequences_per_step=sequences / rollout.opt_steps_per_rollout,
-            budget_tokens=budget,
-            kl_coef=kl_coef,
-        )
 
 
 def _selection(stage: SFTStage | RLStage) -> str:
@@ -267,6 +229,14 @@ def _checks(plan: StagePlan, stage: SFTStage | RLStage) -> Iterator[Check]:
         printed = plan.cost.published_node_days
         note = f" (printed: about {_count(printed)})" if printed is not None else ""
         yield check(f"{hours:g} h x {plan.epochs:g} epochs x {plan.nodes} nodes = {_count(days)} node-days{note}", True)
+    if plan.footprint is not None and plan.footprint.printed is not None:
+        pace = plan.footprint.printed
+        yield check(
+            f"{pace.tokens / 1e9:.1f}B tokens in {pace.hours:g} h on {pace.gpus} GPUs: {pace.tokens_per_second:,.0f} "
+            f"tokens/s and {pace.flops_per_second / 1e12:.1f} TFLOP/s each, {pace.mfu:.1%} of the peak, as printed; "
+            f"the plan assumes {ASSUMPTIONS.flops_share:.0%}",
+            True,
+        )
 
 
 def _count(value: float) -> str:

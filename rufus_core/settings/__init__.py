@@ -1,5 +1,7 @@
 """What a recipe can say, as frozen pydantic models. Loading, overlays and the plan live in `rufus_core.recipe`."""
 
+from rufus_core.settings.architecture import ArchitectureSettings
+from rufus_core.settings.planning import LoadSettings, PriceSettings
 from rufus_core.settings.recipe import (
     BaseModelSettings,
     BenchmarkSettings,
@@ -48,6 +50,7 @@ __all__ = [
     "ENDPOINT",
     "POLICY",
     "AlgorithmSettings",
+    "ArchitectureSettings",
     "BaseModelSettings",
     "BenchmarkSettings",
     "ComputeSettings",
@@ -61,6 +64,7 @@ __all__ = [
     "GgufSettings",
     "LayoutSettings",
     "LengthPenaltySettings",
+    "LoadSettings",
     "ModelSettings",
     "NgramScreenSettings",
     "OptimizerSettings",
@@ -68,6 +72,7 @@ __all__ = [
     "PolicyShape",
     "PrecisionSettings",
     "PretrainSettings",
+    "PriceSettings",
     "ProblemSettings",
     "RLStage",
     "Recipe",

@@ -6,6 +6,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rufus_core.settings.architecture import ArchitectureSettings
+from rufus_core.settings.planning import PriceSettings
 from rufus_core.settings.stage import LayoutSettings, OptimizerSettings, Positive, StageSettings
 from rufus_core.types import Frozen, Json
 
@@ -54,6 +56,7 @@ class BaseModelSettings(Frozen):
     gguf: GgufSettings | None = None
     shape: PolicyShape | None = None
     pretrain: PretrainSettings | None = None
+    architecture: ArchitectureSettings | None = None  # for the plan, where there is no directory to read it from
     total_params: str | None = None  # as printed, for the plan
     active_params: str | None = None
 
@@ -162,6 +165,7 @@ class Recipe(Frozen):
     benchmarks: dict[str, BenchmarkSettings] = Field(default_factory=dict)
     pins: dict[str, str] = Field(default_factory=dict)  # INF-01, T15
     gpu_hour_price: float | None = None
+    prices: PriceSettings = PriceSettings()
     execution: ExecutionSettings = ExecutionSettings()
     published: dict[str, Json] = Field(default_factory=dict)  # printed facts that no step uses
 

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
+from rufus_core.settings.planning import LoadSettings
 from rufus_core.types import Category, Frozen, Json
 
 POLICY = "policy"  # a screen's sampler: the checkpoint that the stage starts from
@@ -278,12 +279,14 @@ class ComputeSettings(Frozen):
 
     nodes: Positive = 1
     gpus_per_node: NonNegative = 0
+    gpu: Literal["h100", "h200"] = "h200"
     extra_nodes: NonNegative = 0
     extra_nodes_role: str | None = None
-    gpus_per_rollout_engine: int | None = None
-    colocated_rollout: bool | None = None
+    gpus_per_rollout_engine: Positive | None = None  # None: a whole node
+    colocated_rollout: bool | None = None  # False: engines have the extra nodes, whose role is then "rollout"
     distributed_rollout: bool = False
     layout: LayoutSettings | None = None  # None: execution's
+    load: LoadSettings | None = None  # None: the plan says nothing of time and cost
     wall_clock: dict[str, float] = Field(default_factory=dict)  # as the paper prints it
 
 
