@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from rufus_core.lineage.newest import clock_warning
 from rufus_core.lineage.resolve import Ref
@@ -23,6 +24,14 @@ def console() -> Console:
     """A console on stdout. Colour goes to terminals only, and not where NO_COLOR is set (rich's own rule)."""
     fixed = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return Console(highlight=False, width=NUM_COLUMNS if fixed else None)
+
+
+def titled_table(title: str, columns: Iterable[str], right: Iterable[str] = ()) -> Table:
+    """A table without lines; the columns in `right` are aligned so."""
+    table = Table(box=None, padding=(0, 1, 0, 0), title=title, title_justify="left", header_style="bold")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
 
 
 def print_json(value: Json) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Annotated
 
 import typer
@@ -10,7 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rufus_core.cli.output import console, print_json, warn_of_clocks
+from rufus_core.cli.output import console, print_json, titled_table, warn_of_clocks
+from rufus_core.cli.footprint_tables import footprint_tables
 from rufus_core.cli.parts import Force, From, Home, Only, Overrides, Profile, RecipeFile, Shared, Until, open_home
 from rufus_core.cli.steps import print_steps
 from rufus_core.errors import ConfigError, DataError
@@ -70,7 +70,7 @@ def plan(
 
 def _print_recipe(result: Plan, out: Console) -> None:
     out.print(Text(f"recipe {result.recipe}, profile {result.profile}, seed {result.seed}, base {result.base}"))
-    for table in (_batches(result), _runs(result), _data(result)):
+    for table in (_batches(result), _runs(result), *footprint_tables(result), _data(result)):
         out.print()
         out.print(table)
     out.print()
@@ -80,17 +80,10 @@ def _print_recipe(result: Plan, out: Console) -> None:
         out.print(Text("pins: " + ", ".join(f"{name} {version}" for name, version in result.pins.items())))
 
 
-def _table(title: str, columns: Iterable[str], right: Iterable[str] = ()) -> Table:
-    table = Table(box=None, padding=(0, 1, 0, 0), title=title, title_justify="left", header_style="bold")
-    for column in columns:
-        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
-    return table
-
-
 def _batches(plan: Plan) -> Table:
     columns = ("stage", "nodes", "GPUs", "algorithm", "lr", "prompts x samples", "/step", "opt", "budget", "episode")
     title = "Batches: sequences of a rollout and of an optimizer step; tokens of a response and of an episode"
-    table = _table(title, columns, ("nodes", "GPUs", "/step", "opt", "budget", "episode"))
+    table = titled_table(title, columns, ("nodes", "GPUs", "/step", "opt", "budget", "episode"))
     for stage in plan.stages:
         first, *later = stage.phases
         nodes = f"{stage.nodes}+{stage.extra_nodes}" if stage.extra_nodes else str(stage.nodes)
@@ -128,7 +121,7 @@ def _rate(value: float | None) -> str:
 
 def _runs(plan: Plan) -> Table:
     columns = ("stage", "parent", "steps", "carried forward", "GPU-hours", "targets; guardrails")
-    table = _table("Runs", columns, ("steps", "GPU-hours"))
+    table = titled_table("Runs", columns, ("steps", "GPU-hours"))
     for stage in plan.stages:
         cost, benchmarks = stage.cost, ", ".join(stage.targets)
         if stage.guardrails:
@@ -149,7 +142,7 @@ def _runs(plan: Plan) -> Table:
 
 def _data(plan: Plan) -> Table:
     columns = ("stage", "rows", "tokens", "sources", "offline filters; online: window of the group mean")
-    table = _table("Data and filters", columns, ("rows", "tokens"))
+    table = titled_table("Data and filters", columns, ("rows", "tokens"))
     for stage in plan.stages:
         data = stage.data
         rows = data.num_rows if data.published_rows is None else data.published_rows

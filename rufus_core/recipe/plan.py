@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from rufus_core.recipe.footprint.gpus import ASSUMPTIONS
 from rufus_core.recipe.footprint.stage import StageFootprint, stage_footprint
 from rufus_core.recipe.phases import PhasePlan, phases_of
-from rufus_core.settings import FilterSettings, ProblemSettings, Recipe, RLStage, SFTStage, window_text
+from rufus_core.settings import FilterSettings, PriceSettings, ProblemSettings, Recipe, RLStage, SFTStage, window_text
 from rufus_core.types import Frozen, Json
 
 HOURS_PER_DAY = 24
@@ -101,7 +101,7 @@ def make_plan(recipe: Recipe) -> Plan:
         seed=recipe.seed,
         base=recipe.base.name,
         stages=stages,
-        checks=tuple(check for stage in stages for check in _checks(stage, recipe.stages[stage.name])),
+        checks=tuple(check for stage in stages for check in _checks(stage, recipe.stages[stage.name], recipe.prices)),
         pins=recipe.pins,
     )
 
@@ -205,7 +205,7 @@ def _cost(recipe: Recipe, stage: SFTStage | RLStage) -> CostPlan:
     )
 
 
-def _checks(plan: StagePlan, stage: SFTStage | RLStage) -> Iterator[Check]:
+def _checks(plan: StagePlan, stage: SFTStage | RLStage, prices: PriceSettings) -> Iterator[Check]:
     def check(text: str, ok: bool) -> Check:
         return Check(stage=plan.name, text=text, ok=ok)
 
@@ -229,6 +229,10 @@ def _checks(plan: StagePlan, stage: SFTStage | RLStage) -> Iterator[Check]:
         printed = plan.cost.published_node_days
         note = f" (printed: about {_count(printed)})" if printed is not None else ""
         yield check(f"{hours:g} h x {plan.epochs:g} epochs x {plan.nodes} nodes = {_count(days)} node-days{note}", True)
+    if plan.footprint is not None and prices.sandboxes is not None:
+        most = max((phase.calls.sandboxes for phase in plan.footprint.phases), default=0.0)
+        if most:
+            yield check(f"{most:,.0f} sandboxes at once of {prices.sandboxes:,}", most <= prices.sandboxes)
     if plan.footprint is not None and plan.footprint.printed is not None:
         pace = plan.footprint.printed
         yield check(

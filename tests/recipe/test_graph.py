@@ -105,6 +105,11 @@ def test_other_steps_have_seeds_of_their_own_that_follow_the_recipes() -> None:
         "stages.coding_rl.run.eval_interval_steps=3",
         "benchmarks.reasoning.title=Thinking",
         "base.name=Another name",
+        "stages.coding_rl.compute={gpu: h100, load: {prompt_tokens: 5, response_tokens: 7}}",
+        "stages.coding_rl.compute.layout={tensor_parallel: 2}",
+        "base.architecture={num_layers: 2, hidden_size: 4, num_heads: 1, num_kv_heads: 1, head_dim: 4, vocab_size: 9, "
+        "intermediate_size: 8, context_tokens: 64}",
+        "prices={searches_per_1000: 3}",
         "gpu_hour_price=2.5",
         "pins={torch: '3'}",
         "name=other",

@@ -111,7 +111,7 @@ def refuse_training(memory: TrainingMemory, gpu: Gpu, where: str) -> None:
         name = max(terms, key=lambda term: terms[term])
         raise ConfigError(
             f"training needs {_gb(memory.total)} on each GPU, which has room for {_gb(room)}; "
-            f"most of it are {name} ({_gb(terms[name])})",
+            f"its largest term is {name}, {_gb(terms[name])}",
             where=where,
             hint=_REMEDY[name],
         )
@@ -121,10 +121,10 @@ def refuse_rollout(memory: RolloutMemory, gpus_of_engine: int, longest: int, whe
     """Raises ConfigError where an engine can't hold one sequence of the longest kind."""
     needed = longest * memory.kv_bytes_per_token / gpus_of_engine
     if memory.kv_cache < needed:
-        term = "trainer" if memory.trainer > memory.weights else "weights"
+        term = max(("trainer", "weights"), key=lambda name: getattr(memory, name))
         raise ConfigError(
             f"a rollout of {longest:,} tokens needs {_gb(needed)} of kv_cache on each GPU of an engine, and "
-            f"{_gb(max(memory.kv_cache, 0.0))} are left; most of the rest is {term} ({_gb(getattr(memory, term))})",
+            f"{_gb(max(memory.kv_cache, 0.0))} are left; the largest term is {term}, {_gb(getattr(memory, term))}",
             where=where,
             hint="more GPUs for an engine, or more of them over which the trainer is cut",
         )

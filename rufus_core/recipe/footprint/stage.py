@@ -108,11 +108,14 @@ def _printed(stage: SFTStage | RLStage, arch: ArchitectureSettings) -> PrintedPa
 
 
 def _refuse_torch(trainer: str, layout: LayoutSettings, place: str) -> None:
-    if trainer == "torch" and (layout.model_parallel > 1 or layout.expert_parallel > 1):
+    """Of a layout the torch trainer takes `micro_batch_tokens` alone."""
+    plain = LayoutSettings(micro_batch_tokens=layout.micro_batch_tokens)
+    if trainer == "torch" and layout != plain:
+        asked = [name for name in LayoutSettings.model_fields if getattr(layout, name) != getattr(plain, name)]
         raise ConfigError(
-            "the torch trainer holds the whole policy on each rank and cuts nothing",
+            f"the torch trainer holds the whole policy on each rank, and knows nothing of {', '.join(asked)}",
             where=place,
-            hint="--set execution.trainer=megatron, or leave the layout out",
+            hint="--set execution.trainer=megatron, or leave that out",
         )
 
 
