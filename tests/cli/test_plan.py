@@ -16,6 +16,7 @@ from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
 
 ROOT = Path(__file__).resolve().parents[2]
+WITH_SERVICES = ("coding_rl", "if_rl", "coding_agent", "search_agent", "rlhf")
 UNEVEN = "stages.if_rl.rollout={prompts_per_rollout: 16, samples_per_prompt: 8, opt_steps_per_rollout: 3}"
 
 
@@ -31,7 +32,7 @@ def rufus(*arguments: str, cwd: Path = ROOT, **environment: str) -> subprocess.C
     )
 
 
-@pytest.mark.parametrize("profile", ["cpu", "h200"])
+@pytest.mark.parametrize("profile", ["cpu", "h200", "node8"])
 def test_plan_fits_100_columns_and_has_a_row_per_stage(profile: str) -> None:
     done = rufus("plan", "--profile", profile)
     assert (done.returncode, done.stderr) == (0, "")
@@ -39,7 +40,10 @@ def test_plan_fits_100_columns_and_has_a_row_per_stage(profile: str) -> None:
     assert max(map(len, lines)) <= 100
     assert "\x1b" not in done.stdout
     for stage in ("sft", "reasoning_rl", "coding_rl", "if_rl", "general_agent", "coding_agent", "search_agent", "rlhf"):
-        assert sum(line.split(maxsplit=1)[:1] == [stage] for line in lines) == 3  # batches, runs, data
+        tables = 3  # batches, runs, data
+        if profile != "cpu":
+            tables += 2 + (stage != "sft") + (stage in WITH_SERVICES)  # training, a step, rollouts, services
+        assert sum(line.split(maxsplit=1)[:1] == [stage] for line in lines) == tables, stage
     assert not any(line.startswith("BAD") for line in lines)
 
 
@@ -63,6 +67,40 @@ def test_plan_of_production_shows_what_table_16_prints_T16() -> None:
         assert text in out
 
 
+def test_plan_of_one_gpu() -> None:
+    done = rufus("plan", "--profile", "gpu1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(map(len, done.stdout.splitlines())) <= 100
+    for text in ("base Qwen3-0.6B", "NVIDIA H200 SXM, 141 GB", "whole", "1 x 1"):
+        assert text in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (
+            ["--profile", "h200", "--set", "stages.sft.compute.layout.pipeline_parallel=4"],
+            "error: stages.sft.compute.layout.pipeline_parallel: 46 layers can't be cut into 4 equal parts",
+        ),
+        (
+            ["--profile", "h200", "--set", "execution.layout.recompute=none"],
+            "error: execution.layout: training needs 185.6 GB on each GPU, which has room for 131.0 GB; its largest "
+            "term is activations, 117.8 GB (recompute: full,",
+        ),
+        (
+            ["--profile", "gpu1", "--set", "stages.coding_rl.compute.gpu=h100", "--set", "stages.coding_rl.compute"
+             ".layout.micro_batch_tokens=16384"],
+            "error: stages.coding_rl.compute.layout: training needs",
+        ),
+    ],
+)  # fmt: skip
+def test_a_layout_that_cannot_be_is_refused_with_its_place(arguments: list[str], told: str) -> None:
+    done = rufus("plan", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith(told)
+    assert done.stderr.count("\n") == 1
+
+
 def test_json_is_the_same_plan_and_nothing_else() -> None:
     done = rufus("plan", "--profile", "h200", "--json")
     plan = json.loads(done.stdout)
@@ -70,6 +108,11 @@ def test_json_is_the_same_plan_and_nothing_else() -> None:
     assert plan["stages"][0]["name"] == "sft"
     assert plan["profile"] == "h200"
     assert all(check["ok"] for check in plan["checks"])
+    sft, reasoning, *_ = (stage["footprint"] for stage in plan["stages"])
+    assert (sft["engine"], sft["ranks"]["gpus"], sft["layout"]["tensor_parallel"]) == (None, 512, 8)
+    assert set(reasoning["training"]) == {"weights", "gradients", "optimizer", "reference", "activations", "logits"}
+    assert reasoning["engine"]["memory"]["kv_cache"] > 0
+    assert reasoning["phases"][0]["rollout"]["bound"] == "memory bandwidth"
 
 
 def test_a_plan_says_what_a_run_would_do_with_what_the_home_holds(tmp_path: Path) -> None:
@@ -161,7 +204,7 @@ def test_a_plan_that_does_not_come_out_even_says_so() -> None:
     assert "BAD if_rl: 16 x 8 / 3 = 42.67 sequences per optimizer step" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["plan"], ["plan", "--profile", "h200"], ["--version"]])
+@pytest.mark.parametrize("arguments", [["--help"], ["plan"], ["plan", "--profile", "h200"], ["plan", "--profile", "gpu1"], ["--version"]])
 def test_no_command_line_imports_torch(arguments: list[str]) -> None:
     code = (
         "import sys\nfrom rufus_core.cli.main import main\n"

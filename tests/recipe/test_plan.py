@@ -71,7 +71,7 @@ def test_steps_that_the_paper_leaves_open_stay_open() -> None:
 
 
 def test_checks_hold_in_every_profile_and_say_the_arithmetic() -> None:
-    for profile in ("cpu", "h200"):
+    for profile in ("cpu", "gpu1", "h200", "node8"):
         checks = make_plan(load_recipe(profile=profile)).checks
         assert checks
         assert all(check.ok for check in checks)
@@ -79,6 +79,7 @@ def test_checks_hold_in_every_profile_and_say_the_arithmetic() -> None:
     assert "256 x 16 / 2 = 2,048 sequences per optimizer step" in texts
     assert "256 x 4 = 1,024 prompts sampled to keep 256" in texts
     assert "105 h x 3 epochs x 64 nodes = 840 node-days (printed: about 832)" in texts
+    assert "2,048 sandboxes at once of 10,000" in texts  # COST-02
 
 
 @pytest.mark.parametrize(
