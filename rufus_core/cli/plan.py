@@ -9,8 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rufus_core.cli.output import console, print_json, titled_table, warn_of_clocks
 from rufus_core.cli.footprint_tables import footprint_tables
+from rufus_core.cli.output import console, print_json, titled_table, warn_of_clocks
 from rufus_core.cli.parts import Force, From, Home, Only, Overrides, Profile, RecipeFile, Shared, Until, open_home
 from rufus_core.cli.steps import print_steps
 from rufus_core.errors import ConfigError, DataError

@@ -204,7 +204,9 @@ def test_a_plan_that_does_not_come_out_even_says_so() -> None:
     assert "BAD if_rl: 16 x 8 / 3 = 42.67 sequences per optimizer step" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["plan"], ["plan", "--profile", "h200"], ["plan", "--profile", "gpu1"], ["--version"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["plan"], ["plan", "--profile", "h200"], ["plan", "--profile", "gpu1"], ["--version"]]
+)
 def test_no_command_line_imports_torch(arguments: list[str]) -> None:
     code = (
         "import sys\nfrom rufus_core.cli.main import main\n"

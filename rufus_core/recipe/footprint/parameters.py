@@ -80,7 +80,7 @@ class RankParameters(Frozen):
 def rank_parameters(arch: ArchitectureSettings, layout: LayoutSettings) -> list[RankParameters]:
     """Of a rank of each pipeline stage, in order.
 
-    Layers are cut evenly by pipeline, then by tensor ranks, and experts by expert ranks, each of them whole on its rank.
+    Layers are cut evenly by pipeline, then by tensor ranks, and experts by expert ranks, each whole on its rank.
     The first stage has the embedding, the last one the output, which is a second embedding where both are tied.
     """
     pipeline = layout.pipeline_parallel
@@ -97,9 +97,7 @@ def rank_parameters(arch: ArchitectureSettings, layout: LayoutSettings) -> list[
             shared += arch.hidden_size  # the last norm
             shared += embedding if pipeline > 1 or not arch.tied_embeddings else 0
         experts = sum(kinds) * arch.num_experts * _expert(arch)
-        stages.append(
-            RankParameters(shared=shared / layout.tensor_parallel, experts=experts / layout.expert_parallel)
-        )
+        stages.append(RankParameters(shared=shared / layout.tensor_parallel, experts=experts / layout.expert_parallel))
     return stages
 
 

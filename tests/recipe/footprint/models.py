@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import torch
-from transformers import Glm4MoeConfig, PretrainedConfig, PreTrainedModel, Qwen3Config, Qwen3MoeConfig
-from transformers import AutoModelForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    Glm4MoeConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3MoeConfig,
+)
 
 GLM_4_5_AIR = Glm4MoeConfig(attention_bias=True, head_dim=128, num_nextn_predict_layers=0)
 QWEN3_0_6B = Qwen3Config(

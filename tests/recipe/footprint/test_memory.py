@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import Tensor
-from transformers import Glm4MoeConfig, PretrainedConfig, PreTrainedModel, Qwen3Config, AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Glm4MoeConfig, PretrainedConfig, PreTrainedModel, Qwen3Config
 
 from rufus_core.recipe.footprint.activations import activation_bytes, logit_bytes
 from rufus_core.recipe.footprint.layout import cut

@@ -49,7 +49,7 @@ def test_a_directorys_own_configuration_is_read(tmp_path: Path) -> None:
     found = architecture_of(stated.model_copy(update={"path": str(tmp_path)}))
     assert found == read_architecture(QWEN3_0_6B.to_dict())
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ConfigError, match="config.json: no decoder's configuration"):
+    with pytest.raises(ConfigError, match=r"config\.json: no decoder's configuration"):
         architecture_of(stated.model_copy(update={"path": str(tmp_path)}))
 
 
