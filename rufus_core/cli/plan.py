@@ -16,7 +16,8 @@ from rufus_core.cli.steps import print_steps
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.recipe.graph import build_graph
 from rufus_core.recipe.load import load_recipe
-from rufus_core.recipe.plan import PhasePlan, Plan, StagePlan, make_plan
+from rufus_core.recipe.phases import PhasePlan
+from rufus_core.recipe.plan import Plan, StagePlan, make_plan
 from rufus_core.recipe.status import graph_status
 from rufus_core.recipe.until import part
 

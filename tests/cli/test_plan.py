@@ -84,8 +84,8 @@ def test_plan_of_one_gpu() -> None:
         ),
         (
             ["--profile", "h200", "--set", "execution.layout.recompute=none"],
-            "error: execution.layout: training needs 185.6 GB on each GPU, which has room for 131.0 GB; its largest "
-            "term is activations, 117.8 GB (recompute: full,",
+            "error: execution.layout: training needs 185.7 GB on each GPU, which has room for 131.0 GB; its largest "
+            "term is activations, 117.9 GB (recompute: full,",
         ),
         (
             ["--profile", "gpu1", "--set", "stages.coding_rl.compute.gpu=h100", "--set", "stages.coding_rl.compute"

@@ -64,11 +64,12 @@ def activation_bytes(
         imbalance = ASSUMPTIONS.expert_imbalance if layout.expert_parallel > 1 else 1.0
         return layer_elements(arch, layout, kernels, has_experts=has_experts, imbalance=imbalance)
 
+    sequence = layout.tensor_parallel if layout.sequence_parallel else 1
+    elements = kernels.norm * arch.hidden_size / sequence  # the last norm
     if layout.recompute == "full":
-        sequence = layout.tensor_parallel if layout.sequence_parallel else 1
-        elements = arch.num_layers * arch.hidden_size / sequence + kept(bool(arch.num_experts))
+        elements += arch.num_layers * arch.hidden_size / sequence + kept(bool(arch.num_experts))
     else:
-        elements = num_dense * kept(False) + arch.num_expert_layers * kept(True)
+        elements += num_dense * kept(False) + arch.num_expert_layers * kept(True)
     return context_tokens * elements * element_bytes
 
 

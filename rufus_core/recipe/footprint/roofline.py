@@ -91,5 +91,5 @@ def _weights_read(arch: ArchitectureSettings, precision: PrecisionSettings, batc
     counts, all_bytes = count_parameters(arch), engine_weight_bytes(arch, precision)
     if not arch.num_experts:
         return all_bytes
-    missed = (1 - arch.experts_per_token / arch.num_experts) ** batch
+    missed: float = (1 - arch.experts_per_token / arch.num_experts) ** batch
     return all_bytes * (1 - missed * counts.experts / counts.total)
