@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 
 from rufus_core.errors import EngineError
 from rufus_core.ports.engine import GenerateRequest, GenerateResult, SamplingParams
+from rufus_core.rollout.checks import check_request
 from rufus_core.rollout.decoder import Decoder
 from rufus_core.rollout.kv_cache import SHORTEST_PREFIX, Piece, RowCache
 from rufus_core.rollout.sampler import sample, uniform_numbers
@@ -27,7 +28,6 @@ from rufus_core.rollout.weights import has_known_layers
 
 _SORTING_STEPS = 8  # after which rows may be sorted by length again
 _LEAST = torch.finfo(torch.float32).tiny  # a probability below it may have become 0
-_COLDEST = 1e-6  # temperature but for 0, below which logits leave their range
 _PREFILL_TOKENS = 4096  # of prompts, put through the model at once
 _SCORED_TOKENS = 256  # of prompts, whose logits are in memory at once
 
@@ -119,25 +119,7 @@ class EmbeddedEngine:
 
     def check(self, request: GenerateRequest) -> None:
         """Raises EngineError for what can't be served."""
-        ids, params = request.input_ids, request.sampling_params
-        where = f"request {request.rid}"
-        if not 0 < len(ids) < self.context_length:
-            raise EngineError(
-                f"a prompt of {len(ids)} tokens can't be continued",
-                where=where,
-                hint=f"the context holds {self.context_length} tokens",
-            )
-        if min(ids) < 0 or max(ids) >= self.vocab_size:
-            outside = next(i for i in ids if not 0 <= i < self.vocab_size)
-            raise EngineError(
-                f"token id {outside} is not in the vocabulary",
-                where=where,
-                hint=f"ids go from 0 to {self.vocab_size - 1}",
-            )
-        if request.return_routed_experts and not self._decoder.moe_layers:
-            raise EngineError("this model has no experts, and so no routing to return", where=where)
-        if fault := _fault(params):
-            raise EngineError(fault, where=where)
+        check_request(request, self.context_length, self.vocab_size, has_experts=bool(self._decoder.moe_layers))
 
     def add(self, request: GenerateRequest) -> None:
         """Queue a request. Raises EngineError as `check` does, and for an id that is in flight."""
@@ -354,21 +336,6 @@ class EmbeddedEngine:
         routing = np.zeros((len(held_TMK), self._num_layers, held_TMK.shape[-1]), dtype=np.int32)
         routing[:, self._decoder.moe_layers] = held_TMK.numpy()
         return routing
-
-
-def _fault(params: SamplingParams) -> str | None:
-    """What is wrong with sampling parameters."""
-    if params.max_new_tokens < 1:
-        return f"max_new_tokens must be at least 1, not {params.max_new_tokens}"
-    if not (params.temperature == 0 or _COLDEST <= params.temperature < math.inf):
-        return f"temperature must be 0 or a number from {_COLDEST} on, not {params.temperature}"
-    if not 0 < params.top_p <= 1:
-        return f"top_p must be above 0 and at most 1, not {params.top_p}"
-    if params.top_k < 1 and params.top_k != -1:
-        return f"top_k must be at least 1, or -1 for all tokens, not {params.top_k}"
-    if not -(2**63) <= params.sampling_seed < 2**64:
-        return f"sampling_seed must fit into 64 bits, not {params.sampling_seed}"
-    return None
 
 
 def _cut(joining: Sequence[tuple[_Sequence, Piece]]) -> list[list[tuple[_Sequence, Piece]]]:

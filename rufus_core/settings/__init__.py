@@ -14,6 +14,7 @@ from rufus_core.settings.recipe import (
     PretrainSettings,
     Recipe,
 )
+from rufus_core.settings.sglang import SGLangSettings
 from rufus_core.settings.stage import (
     DIAGNOSTIC,
     ENDPOINT,
@@ -82,6 +83,7 @@ __all__ = [
     "RunSettings",
     "SFTBatchSettings",
     "SFTStage",
+    "SGLangSettings",
     "SelectionSettings",
     "SourceSettings",
     "StageSettings",

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from rufus_core.settings.architecture import ArchitectureSettings
 from rufus_core.settings.planning import PriceSettings
+from rufus_core.settings.sglang import SGLangSettings
 from rufus_core.settings.stage import LayoutSettings, OptimizerSettings, Positive, StageSettings
 from rufus_core.types import Frozen, Json
 
@@ -121,6 +122,7 @@ class ExecutionSettings(Frozen):
     engine: Literal["embedded", "sglang"] = "embedded"  # what rolls it out, screens and scores with it
     launcher: Literal["local", "ray", "kubernetes"] = "local"  # what starts the jobs
     layout: LayoutSettings = LayoutSettings()  # of stages that say none; for megatron
+    sglang: SGLangSettings = SGLangSettings()
 
     threads: Positive = 2  # torch threads of a job that trains
     scoring_threads: Positive = 1  # of one that scores: two side by side use two cores better than one after the other

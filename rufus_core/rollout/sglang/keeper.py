@@ -1,0 +1,55 @@
+"""Runs a server that can't outlive its owner: `python -m rufus_core.rollout.sglang.keeper COMMAND...`.
+
+The owner holds the other end of standard input. When that closes (on purpose, or because the owner died in whatever
+way), every process of this one's session is killed: SGLang starts several, which its own end may leave behind. The same
+is done when the server ends by itself. A server that keeps no state needs no grace.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+
+import psutil
+
+_KILL_SECONDS = 10.0
+
+
+def main(command: list[str]) -> int:
+    """The server's exit code; negative: the signal that ended it."""
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603
+    threading.Thread(target=_end_with_owner, daemon=True).start()
+    code = server.wait()
+    _kill_others()
+    return code
+
+
+def _end_with_owner() -> None:
+    while os.read(sys.stdin.fileno(), 1024):
+        pass
+    _kill_others()
+    os._exit(0)
+
+
+def _kill_others() -> None:
+    """Kill every other process of this session, also those that are started meanwhile."""
+    while others := [process for process in psutil.process_iter() if _lives_beside_us(process)]:
+        for process in others:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(others, timeout=_KILL_SECONDS)
+
+
+def _lives_beside_us(process: psutil.Process) -> bool:
+    try:
+        beside = process.pid != os.getpid() and os.getsid(process.pid) == os.getsid(0)
+        return beside and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
