@@ -1,4 +1,4 @@
-# One virtual environment, .venv, for every target.
+# One virtual environment, .venv, for every target; SGLang, whose packages are others, has .sglang.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
@@ -6,9 +6,10 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SMOL := $(VENV)/.smol
 PEERS := $(VENV)/.peers
+SGLANG := .sglang
 PEER_PACKAGES := evalplus==0.3.1 verl==0.9.1 appdirs==1.4.4 multipledispatch==1.0.0 tempdir==0.7.1 termcolor==3.3.0 wget==3.2
 
-.PHONY: install run run-smol clean-run test crash lint bench ui lock sbom
+.PHONY: install install-sglang run run-smol clean-run test crash lint bench ui lock sbom
 
 install: $(INSTALLED)
 
@@ -18,6 +19,15 @@ $(INSTALLED): pyproject.toml requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	touch $@
+
+# SGLang in an environment of its own (3.5 GB), for tests on a CPU: its packages are other ones than ours.
+install-sglang: $(SGLANG)/.installed
+
+$(SGLANG)/.installed: infra/sglang.cpu.lock
+	test -x $(SGLANG)/bin/python || $(PYTHON) -m venv $(SGLANG)
+	$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check $$(grep '^torch==' $<)
+	$(SGLANG)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --requirement $<
 	touch $@
 
 # make run ARGS="--until sft"
@@ -46,7 +56,7 @@ ui: install
 	$(BIN)/rufus ui $(ARGS)
 
 # make test ARGS=tests/lineage. Tests of a file share its servers, so a file stays on one worker.
-test: install
+test: install install-sglang
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 # Kills runs a hundred times and more, at every point of the job protocol; takes about half an hour. ARGS="--kills 20"

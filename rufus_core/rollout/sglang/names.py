@@ -13,7 +13,8 @@ _EXPERTS = ".mlp.experts."
 
 
 def published(name: str, tensor: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """A weight, or those of each expert where it holds all of a layer: `gate_up_proj` [E, 2I, D], `down_proj` [E, D, I]."""
+    """A weight, or those of each expert where it holds all of a layer: `gate_up_proj` [E, 2I, D] and
+    `down_proj` [E, D, I]."""
     layer, experts, kind = name.partition(_EXPERTS)
     if not experts or kind not in ("gate_up_proj", "down_proj"):
         yield name, tensor
