@@ -68,7 +68,7 @@ class SGLangServer:
         raise ServerBusy(what)
 
     def abort(self, rid: str) -> None:
-        """End the requests whose names begin with `rid`; each gives what it has."""
+        """End the request of this name, if there is one; it gives what it has."""
         self.control("/abort_request", {"rid": rid})
 
     def abort_all(self) -> None:

@@ -16,7 +16,6 @@ from rufus_core.rollout.sglang.facts import PolicyFacts
 
 _TRIES = 5  # of a request, at servers that live
 _FIRST_WAIT_SECONDS = 1.0  # before a server that was busy is asked again; each later wait is twice as long
-_END_OF_NAME = "#"
 _EVEN = 1.25  # a server keeps a group while it has at most this much more to do than the least busy one
 
 
@@ -41,6 +40,7 @@ class ServerPool:
     requests_at_once: int  # to one server
     _members: list[_Member] = field(init=False)
     _homes: dict[str, _Member] = field(init=False, default_factory=dict)
+    _running: dict[str, tuple[str, _Member]] = field(init=False, default_factory=dict)  # by their names on servers
 
     def __post_init__(self) -> None:
         self._members = [_Member(server) for server in self.servers]
@@ -74,9 +74,10 @@ class ServerPool:
         return asyncio.run(self._generate(requests))
 
     def abort(self, rid: str) -> None:
-        """End the requests of this name, wherever they are."""
-        for server in self.living:
-            server.abort(f"{rid}{_END_OF_NAME}")
+        """End the requests of this name, wherever they are. Any thread may call it."""
+        for name, (own, member) in list(self._running.items()):
+            if own == rid:
+                member.server.abort(name)
 
     async def _generate(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
         most = self.requests_at_once * len(self.servers)
@@ -92,13 +93,14 @@ class ServerPool:
 
     async def _one(self, http: httpx.AsyncClient, slots: asyncio.Semaphore, request: GenerateRequest) -> GenerateResult:
         """Sending a request once more is safe: it changes nothing, and the connection that broke ended the first."""
-        rid = f"{request.rid}{_END_OF_NAME}{secrets.token_hex(6)}"
+        rid = f"{request.rid}.{secrets.token_hex(6)}"
         size = len(request.input_ids) + request.sampling_params.max_new_tokens
         async with slots:
             failures: list[str] = []
             while len(failures) < _TRIES:
                 member = self._choose(request)
                 member.tokens += size
+                self._running[rid] = request.rid, member
                 try:
                     return await member.server.generate(http, request, rid, self.facts, self.context_length)
                 except ServerSilent as error:
@@ -110,6 +112,7 @@ class ServerPool:
                     failures.append(str(error))
                     await asyncio.sleep(_FIRST_WAIT_SECONDS * 2 ** (len(failures) - 1))
                 finally:
+                    del self._running[rid]
                     member.tokens -= size
         raise InfrastructureError(f"request {request.rid} failed {_TRIES} times, last: {failures[-1]}")
 

@@ -10,7 +10,7 @@ import httpx
 import psutil
 import pytest
 
-from rufus_core.errors import ConfigError, EngineError, InfrastructureError
+from rufus_core.errors import ConfigError, EngineError, InfrastructureError, LineageError
 from rufus_core.ports.engine import GenerateResult
 from rufus_core.rollout.engine import EmbeddedEngine
 from rufus_core.rollout.opening import open_engine
@@ -136,14 +136,14 @@ def test_the_shape_of_a_policy_is_read_without_its_weights(policy: Policy, check
     config = policy.model.config
     facts = PolicyFacts.of(checkpoint)
     assert facts == PolicyFacts(CONTEXT, config.vocab_size, config.num_hidden_layers, config.num_experts_per_tok)
-    from rufus_core.errors import LineageError
-
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(LineageError, match="max_position_embeddings"):
         PolicyFacts.of(tmp_path)
 
 
-def test_httpx_is_asked_for_no_proxy(monkeypatch: pytest.MonkeyPatch, servers: list[ServerProcess], checkpoint: Path) -> None:
+def test_httpx_is_asked_for_no_proxy(
+    monkeypatch: pytest.MonkeyPatch, servers: list[ServerProcess], checkpoint: Path
+) -> None:
     """Engines are on one's own machines; a proxy of the environment's would carry the tokens elsewhere."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")

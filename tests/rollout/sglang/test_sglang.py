@@ -5,6 +5,7 @@ It takes half a minute to start and longer to answer its first request, so all t
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -27,7 +28,7 @@ from rufus_core.rollout.sglang.engine import SGLangEngine, pool_of
 from rufus_core.rollout.sglang.facts import PolicyFacts
 from rufus_core.rollout.sglang.wire import request_body
 from rufus_core.settings import ExecutionSettings, PrecisionSettings
-from tests.rollout.requests import PROMPT, prompts, request
+from tests.rollout.requests import PROMPT, full_logprobs, prompts, request
 from tests.rollout.server.process import PATIENCE_SECONDS, ServerProcess
 from tests.rollout.sglang.installed import cpu_settings, needs_sglang
 from tests.rollout.sglang.policies import CONTEXT, Trained, miniature, moved
@@ -120,8 +121,6 @@ def test_sampled_tokens_carry_log_probs_at_the_sampling_temperature(engine: SGLa
         request(rid=f"t.{i}", temperature=temperature, top_p=0.8, top_k=20)
         for i, temperature in enumerate((0.6, 1.0, 1.3))
     ]
-    from tests.rollout.requests import full_logprobs
-
     for each, got in zip(wanted, engine.generate(wanted), strict=True):
         expected = full_logprobs(policy.model, PROMPT, got.output_ids, each.sampling_params.temperature)
         assert got.output_logprobs == pytest.approx(expected, abs=TOLERANCE)
@@ -187,8 +186,6 @@ class Streamed:
         self.first = self._next()
 
     def _next(self) -> dict[str, object] | None:
-        import json
-
         line = next((line for line in self._lines if line), "data: [DONE]").removeprefix("data: ")
         return None if line == "[DONE]" else json.loads(line)
 
@@ -322,6 +319,8 @@ def until_it_runs(url: str) -> None:
 def kill_session(url: str) -> None:
     """All processes of the server that listens there, but for its keeper, which has to notice."""
     port = int(url.rpartition(":")[2])
-    [listener] = {c.pid for c in psutil.net_connections("tcp") if c.laddr.port == port and c.status == "LISTEN" and c.pid}
+    [listener] = {
+        c.pid for c in psutil.net_connections("tcp") if c.laddr.port == port and c.status == "LISTEN" and c.pid
+    }
     for process in [*psutil.Process(listener).children(recursive=True), psutil.Process(listener)]:
         os.kill(process.pid, signal.SIGKILL)
