@@ -10,8 +10,7 @@ from rufus_core.errors import DataError
 from rufus_core.gym.limits import limits_of
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
 from rufus_core.ports.gym import Gym
-from rufus_core.rollout.engine import EmbeddedEngine
-from rufus_core.rollout.policy import Policy
+from rufus_core.rollout.opening import PlayedPolicy
 from rufus_core.settings import RLStage
 from rufus_core.types import Problem
 
@@ -19,7 +18,7 @@ _EPISODES_AT_ONCE = 128  # each may hold a sandbox of its own
 
 
 def play(
-    policy: Policy,
+    policy: PlayedPolicy,
     gym: Gym,
     stage_by_family: Mapping[str, RLStage],
     problems: Sequence[Problem],
@@ -38,7 +37,6 @@ def play(
     Raises:
         DataError: no stage plays problems of this family.
     """
-    engine = EmbeddedEngine(policy.model)
     results: dict[str, list[float | None]] = {problem.id: [] for problem in problems}
     by_family: dict[str, list[Problem]] = defaultdict(list)
     for problem in problems:
@@ -53,7 +51,7 @@ def play(
         limits = replace(limits, temperature=temperature, top_p=1.0)
         for start in range(0, len(specs), _EPISODES_AT_ONCE):
             some = specs[start : start + _EPISODES_AT_ONCE]
-            for trajectory in run_episodes(engine, policy.chat, gym, some, limits, workers=workers):
+            for trajectory in run_episodes(policy.engine, policy.chat, gym, some, limits, workers=workers):
                 verdict = trajectory.verdict
                 results[trajectory.problem_id].append(float(verdict.passed) if verdict.counts else None)
     return {problem_id: tuple(samples) for problem_id, samples in results.items()}

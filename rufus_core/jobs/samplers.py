@@ -1,4 +1,4 @@
-"""Who answers the problems of a screen: the policy in the embedded engine, or a model behind an endpoint."""
+"""Who answers the problems of a screen: the policy in the engine of the run, or a model behind an endpoint."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from rufus_core.jobs.scores import played_stage
 from rufus_core.lineage.names import step_folder
 from rufus_core.ports.gym import Gym
 from rufus_core.rollout.chat_sampler import ChatSampler
-from rufus_core.rollout.engine import EmbeddedEngine
-from rufus_core.rollout.policy import load_policy
+from rufus_core.rollout.opening import open_policy
 from rufus_core.settings import ENDPOINT, FilterSettings, RLStage
 from rufus_core.stages import open_mixed_gym
 from rufus_core.types import Episode, Problem, Termination, Verdict, content_id
 
-_EPISODES_AT_ONCE = 128  # of the embedded engine; each may hold a sandbox of its own
+_EPISODES_AT_ONCE = 128  # of the policy; each may hold a sandbox of its own
 _REQUESTS_AT_ONCE = 32  # to an endpoint
 
 Play = Callable[[Sequence[Problem]], Iterator[tuple[Problem, Attempts]]]
@@ -58,19 +57,20 @@ def _by_policy(job: Job, gym: Gym, stage: RLStage, problems: Sequence[Problem]) 
     """A sample depends on the seed, its problem and its index alone, and never on what is played beside it."""
     num_attempts, temperature = _settings(job)
     candidate = job.document.config.get("candidate_step")
-    policy = load_policy(job.input("policy") / (step_folder(candidate) if candidate is not None else ""))
-    limits = limits_of(stage, policy.context_length, training=False)
-    limits = replace(limits, temperature=temperature, top_p=1.0)
-    engine = EmbeddedEngine(policy.model)
+    folder = job.input("policy") / (step_folder(candidate) if candidate is not None else "")
+    workers, seed = job.execution.rollout_workers, job.document.seed
     at_once = max(1, _EPISODES_AT_ONCE // num_attempts)
-    for start in range(0, len(problems), at_once):
-        some = problems[start : start + at_once]
-        specs = [EpisodeSpec(problem, index, job.document.seed) for problem in some for index in range(num_attempts)]
-        verdicts: dict[str, list[Verdict]] = defaultdict(list)
-        for trajectory in run_episodes(engine, policy.chat, gym, specs, limits, workers=job.execution.rollout_workers):
-            verdicts[trajectory.problem_id].append(trajectory.verdict)
-        for problem in some:
-            yield problem, Attempts.of(verdicts[problem.id])
+    with open_policy(job.execution, folder) as policy:
+        limits = limits_of(stage, policy.context_length, training=False)
+        limits = replace(limits, temperature=temperature, top_p=1.0)
+        for start in range(0, len(problems), at_once):
+            some = problems[start : start + at_once]
+            specs = [EpisodeSpec(problem, index, seed) for problem in some for index in range(num_attempts)]
+            verdicts: dict[str, list[Verdict]] = defaultdict(list)
+            for trajectory in run_episodes(policy.engine, policy.chat, gym, specs, limits, workers=workers):
+                verdicts[trajectory.problem_id].append(trajectory.verdict)
+            for problem in some:
+                yield problem, Attempts.of(verdicts[problem.id])
 
 
 def _by_chat(

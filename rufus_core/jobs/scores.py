@@ -14,7 +14,7 @@ from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_problems
 from rufus_core.lineage.names import step_folder
 from rufus_core.rewards.judges import JUDGES
-from rufus_core.rollout.policy import load_policy
+from rufus_core.rollout.opening import open_policy
 from rufus_core.settings import BenchmarkSettings, RLStage
 from rufus_core.stages import STAGE_OF_FAMILY, open_mixed_gym
 from rufus_core.types import Json, Problem
@@ -87,8 +87,10 @@ def play_problems(
     """1 or 0 for each sample of each problem; None where the infrastructure failed. By default a stage's own budget."""
     job.use_threads()
     settings = {name: played_stage(stage) for name, stage in job.document.config["play"].items()}
-    policy = load_policy(policy_path)
-    with open_mixed_gym(settings, job.execution, job.document.name) as gym:
+    with (
+        open_policy(job.execution, policy_path) as policy,
+        open_mixed_gym(settings, job.execution, job.document.name) as gym,
+    ):
         by_family = {family: settings[stage] for family, stage in STAGE_OF_FAMILY.items() if stage in settings}
         return play(
             policy,

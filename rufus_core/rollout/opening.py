@@ -1,14 +1,15 @@
-"""Opens the engine that a recipe's `execution.engine` names."""
+"""Opens the engine that a recipe's `execution.engine` names, for a training or for a policy that is only played."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
-from rufus_core.ports.engine import RolloutEngine
+from rufus_core.ports.engine import Engine, RolloutEngine
 from rufus_core.rollout.sglang.command import server_command
 from rufus_core.rollout.sglang.engine import Alone, Company, SGLangEngine, pool_of
 from rufus_core.rollout.sglang.facts import PolicyFacts
@@ -17,6 +18,47 @@ from rufus_core.settings import ExecutionSettings, PrecisionSettings
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from rufus_core.data.chat import ChatFormat
+    from rufus_core.rollout.policy import Policy
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedPolicy:
+    """A policy that answers."""
+
+    engine: Engine
+    chat: ChatFormat
+    context_length: int
+
+    @classmethod
+    def embedded(cls, policy: Policy) -> Self:
+        from rufus_core.rollout.engine import EmbeddedEngine
+
+        return cls(EmbeddedEngine(policy.model), policy.chat, policy.context_length)
+
+
+@contextmanager
+def open_policy(
+    execution: ExecutionSettings, folder: Path, tell: Callable[[str], None] = lambda _: None
+) -> Iterator[PlayedPolicy]:
+    """The policy in `folder` by `execution.engine`, in the precision of its weights.
+
+    Only the embedded engine loads the weights into this process.
+
+    Raises:
+        LineageError: the folder holds no policy.
+        TemplateError: its tokenizer has no chat template.
+        ConfigError, InfrastructureError: as `open_engine`.
+    """
+    from rufus_core.rollout.policy import load_chat, load_policy
+
+    if execution.engine == "embedded":
+        yield PlayedPolicy.embedded(load_policy(folder))
+        return
+    chat = load_chat(folder)
+    with open_engine(execution, folder, lambda: load_policy(folder).model, tell=tell) as engine:
+        yield PlayedPolicy(engine, chat, engine.context_length)
 
 
 @contextmanager
@@ -60,11 +102,10 @@ def open_engine(
         if not urls:
             if company.rank == 0:
                 require_sglang(settings.python)
-                precise = precision or PrecisionSettings()
                 servers = stack.enter_context(
                     running_servers(
                         lambda port, index: server_command(
-                            settings, folder, port, index, facts, precise, context_length
+                            settings, folder, port, index, facts, precision, context_length
                         ),
                         settings.num_engines,
                         scratch / "sglang",

@@ -54,16 +54,29 @@ def load_policy(path: Path | str, dtype: torch.dtype = torch.float32) -> Policy:
         LineageError: the directory is missing or can't be loaded.
         TemplateError: its tokenizer has no chat template.
     """
+    chat = load_chat(path)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
         model, info = AutoModelForCausalLM.from_pretrained(
             path, dtype=dtype, use_safetensors=True, trust_remote_code=False, output_loading_info=True
         )
     except Exception as error:
-        raise _unloadable(path, next(iter(str(error).splitlines()), type(error).__name__)) from error
+        raise _unloadable(path, _first_line(error)) from error
     if missing := sorted(info["missing_keys"]):  # the loader would fill them in at random
         raise _unloadable(path, f"{len(missing)} weights are missing, first {missing[0]}")
-    return Policy(model.eval(), ChatFormat(tokenizer))
+    return Policy(model.eval(), chat)
+
+
+def load_chat(path: Path | str) -> ChatFormat:
+    """A policy's tokenizer and chat template alone. Raises as `load_policy`."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, trust_remote_code=False)
+    except Exception as error:
+        raise _unloadable(path, _first_line(error)) from error
+    return ChatFormat(tokenizer)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _unloadable(path: Path | str, reason: str) -> LineageError:

@@ -18,6 +18,7 @@ from rufus_core.jobs.run import run_job
 from rufus_core.jobs.scores import played_stage
 from rufus_core.lineage import Record, Store
 from rufus_core.rewards.judges import judge_identity
+from rufus_core.rollout.opening import PlayedPolicy
 from rufus_core.rollout.policy import Policy, load_policy
 from rufus_core.types import Episode, Problem, Verdict
 from tests.jobs.miniature import Runner, small_recipe
@@ -127,7 +128,7 @@ def test_a_mixture_is_played_in_the_environments_of_all_stages(runner: Runner) -
 
 def _play(policy: Policy, gym: SingleTurnGym, **changes: object) -> dict[str, tuple[float | None, ...]]:
     settings = {"samples": 3, "temperature": 1.0, "seed": 1, "workers": 1} | changes
-    return play(policy, gym, {"toy": toy.rl_stage()}, toy.PROBLEMS, **settings)  # type: ignore[arg-type]
+    return play(PlayedPolicy.embedded(policy), gym, {"toy": toy.rl_stage()}, toy.PROBLEMS, **settings)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +163,7 @@ def test_samples_are_paired_by_the_seed(spoken: Policy) -> None:
 
 def test_a_family_without_a_stage_is_refused(spoken: Policy) -> None:
     with pytest.raises(DataError, match="family 'toy'"):
-        play(spoken, toy.colour_gym(), {}, toy.PROBLEMS, samples=1, temperature=1.0, seed=0)
+        play(PlayedPolicy.embedded(spoken), toy.colour_gym(), {}, toy.PROBLEMS, samples=1, temperature=1.0, seed=0)
 
 
 def test_the_protocol_holds_no_title(runner: Runner) -> None:

@@ -19,7 +19,7 @@ def server_command(
     port: int,
     index: int,
     facts: PolicyFacts,
-    precision: PrecisionSettings,
+    precision: PrecisionSettings | None,
     context_length: int,
 ) -> list[str]:
     """Program and arguments of the server of this index on its machine, each on GPUs of its own.
@@ -40,7 +40,7 @@ def server_command(
         "--context-length", str(context_length + SPARE_TOKENS),
         "--weight-version", "0",
         "--log-level", "warning",
-        *precision_flags(settings, precision),
+        *precision_flags(settings, precision, facts),
     ]  # fmt: skip
     if facts.experts_per_token:
         flags.append("--enable-return-routed-experts")
@@ -62,7 +62,7 @@ def server_command(
     return ["/usr/bin/env", *assigned, python, "-m", "sglang.launch_server", *flags, *settings.extra_args]
 
 
-def server_environment(settings: SGLangSettings, precision: PrecisionSettings) -> dict[str, str]:
+def server_environment(settings: SGLangSettings, precision: PrecisionSettings | None) -> dict[str, str]:
     """What SGLang reads from its environment and has no flag for."""
     variables = {
         # A context with the spare tokens is longer than the model's; no request comes near them.
@@ -71,14 +71,16 @@ def server_environment(settings: SGLangSettings, precision: PrecisionSettings) -
     }
     if settings.device == "cpu":
         variables["SGLANG_USE_CPU_ENGINE"] = "1"
-    if precision.rollout == "fp8" and precision.rollout_bf16_first_layers:
+    if precision and precision.rollout == "fp8" and precision.rollout_bf16_first_layers:
         layers = range(precision.rollout_bf16_first_layers)
         variables["SGLANG_FP8_IGNORED_LAYERS"] = ",".join(f"model.layers.{layer}" for layer in layers)
     return variables | settings.environment
 
 
-def precision_flags(settings: SGLangSettings, precision: PrecisionSettings) -> list[str]:
-    """FP8 is made by the server from BF16 weights as they come, at every update anew (SLM-07)."""
+def precision_flags(settings: SGLangSettings, precision: PrecisionSettings | None, facts: PolicyFacts) -> list[str]:
+    """FP8 is made by the server from BF16 weights as they come, at every update anew (SLM-07). None: as the weights."""
+    if precision is None:
+        return ["--dtype", facts.dtype]
     if precision.rollout == "fp32":
         return ["--dtype", "float32"]
     if precision.rollout == "bf16":

@@ -18,6 +18,7 @@ class PolicyFacts:
     vocab_size: int
     num_layers: int
     experts_per_token: int
+    dtype: str = "bfloat16"  # of its weights
 
     @classmethod
     def of(cls, folder: Path) -> Self:
@@ -30,6 +31,7 @@ class PolicyFacts:
                 vocab_size=int(config["vocab_size"]),
                 num_layers=int(config["num_hidden_layers"]),
                 experts_per_token=int(config.get("num_experts_per_tok") or 0),
+                dtype=str(config.get("dtype") or config.get("torch_dtype") or "bfloat16"),
             )
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = f"it says no {error}" if isinstance(error, KeyError) else str(error)

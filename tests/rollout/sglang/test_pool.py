@@ -91,7 +91,7 @@ def test_requests_of_a_server_that_is_killed_go_to_another(
     assert [server.url for server in pool.living] == [servers[0].url]
     alone = pool_at([servers[0].url], checkpoint)
     alone.lose(alone.living[0], "the test says so")
-    with pytest.raises(InfrastructureError, match="no engine is left: .*the test says so"):
+    with pytest.raises(InfrastructureError, match=r"no engine is left: .*the test says so"):
         alone.generate(wanted)
 
 

@@ -1,4 +1,4 @@
-"""Server processes: none outlives its owner, and a death is told with its last words. Small programs stand for SGLang."""
+"""Server processes: none outlives its owner, a death is told with its last words. Small programs stand for SGLang."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A real SGLang server on a CPU, started and spoken to as in production; its numbers are the embedded engine's.
 
-It takes half a minute to start and longer to answer its first request, so all tests share one, and the last one kills it.
+It takes half a minute to start and longer to answer its first request, so all tests share one; the last one kills it.
 """
 
 from __future__ import annotations
