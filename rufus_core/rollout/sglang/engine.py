@@ -6,11 +6,11 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from rufus_core.errors import EngineError, InfrastructureError
+from rufus_core.errors import EngineError, RufusError
 from rufus_core.ports.engine import GenerateRequest, GenerateResult, PolicyWeights
 from rufus_core.rollout.checks import check_request
 from rufus_core.rollout.sglang.client import SGLangServer
@@ -78,6 +78,7 @@ class SGLangEngine:
         """Every rank at once. Servers that die meanwhile get no more requests.
 
         Raises:
+            EngineError: the weights are of another make than those that are served.
             InfrastructureError: no server is left, or one that lives doesn't take the weights.
         """
         if self.settings.weights == "broadcast":
@@ -105,7 +106,13 @@ class SGLangEngine:
     def _through_folder(self, policy: PolicyWeights, version: str) -> None:
         with self._shared_folder() as folder:
             policy.save_policy(folder)
-            self._lead(lambda: from_disk(self._living(), folder, version))
+            self._lead(lambda: self._read(folder, version))
+
+    def _read(self, folder: Path, version: str) -> None:
+        """SGLang dies of weights of other shapes, for it goes back to the folder that it has just failed to read."""
+        if replace(PolicyFacts.of(folder), dtype=self.pool.facts.dtype) != self.pool.facts:
+            raise EngineError("these weights are of another make than those that are served", where=str(folder))
+        from_disk(self._living(), folder, version)
 
     @contextmanager
     def _shared_folder(self) -> Iterator[Path]:
@@ -150,11 +157,11 @@ class SGLangEngine:
 
     def _lead(self, action: Callable[[], None]) -> None:
         """Do it in rank 0, and raise in every rank what it raises there."""
-        faults: list[InfrastructureError] = []
+        faults: list[RufusError] = []
         if self.company.rank == 0:
             try:
                 action()
-            except InfrastructureError as error:
+            except RufusError as error:
                 faults.append(error)
         for fault in self.company.concat(faults):
             raise fault

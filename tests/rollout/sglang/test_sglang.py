@@ -282,7 +282,7 @@ def test_memory_is_left_to_the_trainer_and_taken_again(engine: SGLangEngine, pol
 def test_a_policy_of_another_make_is_refused_and_the_old_weights_stay(
     engine: SGLangEngine, tiny_policy: Policy, embedded: EmbeddedEngine
 ) -> None:
-    with pytest.raises(InfrastructureError):
+    with pytest.raises(EngineError, match="of another make"):
         engine.update_weights(Trained(tiny_policy), "tiny")
     [got], [expected] = engine.generate([greedy()]), embedded.generate([greedy()])
     agree(got, expected)
