@@ -63,7 +63,7 @@ class MegatronTrainer:
         self._dtype = torch.bfloat16 if precision == "bf16" else torch.float32
         self._bridge = GlmBridge(self._config, layout, self._dtype)
         self._model = self._load(parent, trained=True)
-        self._replay = Replay(self._model, self._config, recomputes=layout.recompute == "full")
+        self.replay = Replay(self._model, self._config, recomputes=layout.recompute == "full")
         self._optimizer = Optimizer(self._model, settings, self._dtype, layout.distributed_optimizer)
         self._reference = self._load(parent, trained=False).eval() if reference else None
         self._copy: PreTrainedModel | None = None
@@ -129,7 +129,7 @@ class MegatronTrainer:
 
         before = self._replayed(shares, training=True)
         passed = self._pass(self._model.train(), shares, score, temperature, before, backward=True)
-        agreement = self._replay.agreement(*shares.predictors) if shares.replayed else []
+        agreement = self.replay.agreement(*shares.predictors) if shares.replayed else []
         for number, output in passed:
             if shares.batches[number].routed_PLK is not None:
                 output.metrics["routing_agreement"] = agreement[number]
@@ -163,8 +163,8 @@ class MegatronTrainer:
 
     def _replayed(self, shares: Shares, training: bool) -> Callable[[int], None]:
         """What puts the recorded experts of a micro-batch in place before it goes forward."""
-        self._replay.begin()
-        return lambda number: self._replay.expect(shares.rows[number].routing(shares.batches[number]), training)
+        self.replay.begin()
+        return lambda number: self.replay.expect(shares.rows[number].routing(shares.batches[number]), training)
 
     def step(self, lr: float, grad_clip: float) -> float:
         return self._optimizer.step(lr, grad_clip)
