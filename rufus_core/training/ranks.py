@@ -27,6 +27,11 @@ ResultT = TypeVar("ResultT")
 PATIENCE = timedelta(minutes=30)  # ranks reach an exchange at different times: one may wait for slow tools
 
 
+def backend() -> str:
+    """Gloo carries what lies in the host's memory, such as what ranks tell each other; NCCL what lies in a GPU's."""
+    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+
+
 class Ranks:
     """A single process, which computes everything."""
 
@@ -53,7 +58,7 @@ ALONE = Ranks()
 
 
 class TorchRanks(Ranks):
-    """Ranks that exchange by torch.distributed (gloo). A process can be a rank once in its life.
+    """Ranks that exchange by torch.distributed. A process can be a rank once in its life.
 
     Every rank must make the same calls in the same order. Each raises RankLost where a rank died or keeps the others
     waiting longer than `patience`.
@@ -70,7 +75,7 @@ class TorchRanks(Ranks):
                 wait_for_workers=False,
                 master_listen_fd=place.listener.detach() if place.listener else None,
             )
-            dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.size, timeout=patience)
+            dist.init_process_group(backend(), store=store, rank=place.rank, world_size=place.size, timeout=patience)
 
     def share(self, items: Sequence[ItemT]) -> Sequence[ItemT]:
         return items[self.rank :: self.size]

@@ -11,7 +11,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
 from rufus_core.settings import OptimizerSettings
 
-_SHARDING = "dp_zero_gather_scatter"  # of a distributed optimizer's state: another layout can go on from it
+_SHARDING = "dp_reshardable"  # the one that keeps all that torch's AdamW remembers; FusedAdam's too
 
 
 class Optimizer:

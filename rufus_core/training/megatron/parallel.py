@@ -14,6 +14,7 @@ from torch import Tensor
 
 from rufus_core.errors import ConfigError
 from rufus_core.settings import LayoutSettings
+from rufus_core.training.ranks import backend
 
 _SEED = 0  # weights are loaded over what is drawn with it, and no GLM policy has dropout
 
@@ -44,11 +45,6 @@ def start_parallel(layout: LayoutSettings) -> torch.device:
         )
     model_parallel_cuda_manual_seed(_SEED)
     return torch.device(device)
-
-
-def backend() -> str:
-    """NCCL moves tensors of a GPU and gloo those of the host, such as what ranks tell each other as objects."""
-    return "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
 
 
 def speaks() -> bool:

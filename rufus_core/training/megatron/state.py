@@ -40,8 +40,9 @@ def load_sharded(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
         generator = load_file(_generator(folder))[_GENERATOR] if _generator(folder).exists() else None
     except (CheckpointingException, SafetensorError, OSError) as error:
         raise LineageError("the tensors of this training state can't be read", where=str(folder)) from error
-    model.load_state_dict(state["model"])
-    optimizer.megatron.load_state_dict(state["optimizer"])
+    with torch.no_grad():  # a distributed optimizer copies into views of weights
+        model.load_state_dict(state["model"])
+        optimizer.megatron.load_state_dict(state["optimizer"])
     if generator is not None:
         torch.set_rng_state(generator)
 

@@ -40,6 +40,7 @@ def _cut(num_ranks: int, **layout: object) -> Case:
 CASES = {
     "one rank": _cut(1, recompute="selective"),
     "EP2": _cut(2, expert_parallel=2),
+    "EP2 with a distributed optimizer": _cut(2, expert_parallel=2, distributed_optimizer=True),
     "PP2": _cut(2, pipeline_parallel=2, recompute="full"),
     "TP2+SP+EP2": _cut(2, tensor_parallel=2, sequence_parallel=True, expert_parallel=2),
     "TP2+SP+PP2+EP2": _cut(
