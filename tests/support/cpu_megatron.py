@@ -10,6 +10,7 @@ import contextlib
 from typing import Any
 
 import torch
+import torch._dynamo
 from torch.overrides import TorchFunctionMode
 
 _CPU = torch.device("cpu")
@@ -65,6 +66,7 @@ def _on_cpu(value: Any) -> Any:
 
 def install() -> None:
     """From here on this process computes on the CPU whatever Megatron-core asks of CUDA. Nothing is undone."""
+    torch._dynamo.config.disable = True  # Megatron compiles small functions, which takes longer than any test here
     _stand_in_for_cuda()
     _mend_megatron()
     _OnCpu().__enter__()

@@ -65,6 +65,12 @@ def check_layout(config: PretrainedConfig, layout: LayoutSettings, num_ranks: in
             where=f"{_WHERE}.context_parallel",
             hint="set it to 1, and cut by tensor_parallel with sequence_parallel",
         )
+    if layout.distributed_optimizer and not has_transformer_engine():
+        raise ConfigError(
+            "no training can go on from the state of a distributed optimizer over torch's AdamW",
+            where=f"{_WHERE}.distributed_optimizer",
+            hint="install TransformerEngine, whose AdamW it is made for, or set it to false",
+        )
 
 
 def _divides(name: str, parts: int, whole: int, noun: str) -> None:

@@ -11,7 +11,7 @@ from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
 
 from rufus_core.settings import OptimizerSettings
 
-_SHARDING = "dp_reshardable"  # the one that keeps all that torch's AdamW remembers; FusedAdam's too
+_SHARDING = "fully_reshardable"  # of a distributed optimizer's state
 
 
 class Optimizer:

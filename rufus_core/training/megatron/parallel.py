@@ -1,7 +1,7 @@
 """Process groups of Megatron-core, over the ranks of a training.
 
-`data_parallel * layout.model_parallel` ranks: neighbours share a tensor, then come data parallel copies, then the stages
-of the pipeline. Experts are spread over the ranks of a stage.
+`data_parallel * layout.model_parallel` ranks: neighbours share a tensor, then come data parallel copies, then the
+stages of the pipeline. Experts are spread over the ranks of a stage.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch.distributed as dist
 from megatron.core import parallel_state
 from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore
 
 from rufus_core.errors import ConfigError
 from rufus_core.settings import LayoutSettings
@@ -34,7 +35,7 @@ def start_parallel(layout: LayoutSettings) -> torch.device:
             "Megatron-core trains on GPUs, and none is here", where="execution.trainer", hint="set it to torch"
         ) from error
     if not dist.is_initialized():
-        dist.init_process_group(backend(), store=dist.HashStore(), rank=0, world_size=1)
+        dist.init_process_group(backend(), store=HashStore(), rank=0, world_size=1)
     if not parallel_state.model_parallel_is_initialized():
         parallel_state.initialize_model_parallel(
             tensor_model_parallel_size=layout.tensor_parallel,

@@ -111,5 +111,3 @@ def _at(logits_BTv: Tensor, flat_N: Tensor) -> Tensor:
     num_rows = len(logits_BTv)
     flat_N = flat_N.to(logits_BTv.device)
     return logits_BTv[flat_N % num_rows, flat_N // num_rows]
-
-

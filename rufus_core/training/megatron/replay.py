@@ -32,7 +32,7 @@ class ReplayedRouter(RouterReplay):  # type: ignore[misc]
         super().__init__()
         self.global_router_replay_instances.remove(self)  # a process may hold two policies, each with its own routers
         self.layer, self._recomputes = layer, recomputes
-        self.agreeing: list[Tensor] = []  # for each micro-batch [t]: share of its experts that are the router's own choice
+        self.agreeing: list[Tensor] = []  # of each micro-batch [t]: share of experts that are its own choice
         self._queue: list[Tensor] = []
         self._training = False
 
@@ -127,4 +127,5 @@ class Replay:
 def local_tokens(values_S: Tensor) -> Tensor:
     """This tensor parallel rank's part of the tokens, which a sequence parallel stage cuts between its ranks."""
     size = parallel_state.get_tensor_model_parallel_world_size()
-    return values_S.chunk(size)[parallel_state.get_tensor_model_parallel_rank()]
+    part: Tensor = values_S.chunk(size)[parallel_state.get_tensor_model_parallel_rank()]
+    return part

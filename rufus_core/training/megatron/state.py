@@ -47,7 +47,7 @@ def load_sharded(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
         torch.set_rng_state(generator)
 
 
-def _sharded(model: nn.Module, optimizer: Optimizer, *, loading: bool) -> dict[str, Any]:
+def _sharded(model: Any, optimizer: Optimizer, *, loading: bool) -> dict[str, Any]:
     weights = model.sharded_state_dict()
     return {"model": weights, "optimizer": optimizer.sharded_state(weights, loading)}
 

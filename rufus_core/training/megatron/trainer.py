@@ -25,7 +25,7 @@ from rufus_core.training.forward import TokenSequence
 from rufus_core.training.megatron.bridge import GlmBridge, NamedWeights
 from rufus_core.training.megatron.layout import check_layout
 from rufus_core.training.megatron.optimizer import Optimizer
-from rufus_core.training.megatron.parallel import speaks, start_parallel, sum_over_model
+from rufus_core.training.megatron.parallel import speaks, start_parallel
 from rufus_core.training.megatron.passes import ResultT, Score, Shares, run_passes
 from rufus_core.training.megatron.replay import Replay
 from rufus_core.training.megatron.state import load_sharded, save_sharded
@@ -69,6 +69,7 @@ class MegatronTrainer:
         self._copy: PreTrainedModel | None = None
 
     def _load(self, parent: Path, trained: bool) -> nn.Module:
+        model: nn.Module
         ddp = {"grad_reduce_in_fp32": True, "use_distributed_optimizer": self._layout.distributed_optimizer}
         with contextlib.redirect_stdout(io.StringIO()):  # it prints how many weights a rank has
             (model,) = self._bridge.get_model(
@@ -102,7 +103,9 @@ class MegatronTrainer:
         shares = Shares(numbered, self._layout.micro_batch_tokens)
         rows = [[0.0] * len(sequence.token_ids) for sequence in sequences]
         scored = self._forward(self._model, shares, temperature, self._replayed(shares, training=False))
-        for number, offset, value in self._ranks.concat([each for batch in scored for each in batch] if speaks() else []):
+        for number, offset, value in self._ranks.concat(
+            [each for batch in scored for each in batch] if speaks() else []
+        ):
             rows[number][offset] = value
         return rows
 

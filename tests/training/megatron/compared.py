@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -147,15 +148,15 @@ def try_layout(ranks: Ranks, parent: Path, layout: LayoutSettings, precision: st
     return found
 
 
-def _experts(trainer: object, layout: LayoutSettings) -> list[tuple[Tensor, Tensor]]:
+def _experts(trainer: Any, layout: LayoutSettings) -> list[tuple[Tensor, Tensor]]:
     """What the routers here took of a single micro-batch [t, K], beside what was recorded for it."""
     from rufus_core.training.megatron.passes import Shares
     from rufus_core.training.megatron.replay import local_tokens
 
     (sequence,) = sequences()[:1]
-    share = [sequence] * dist.get_world_size()  # so that every data parallel rank has it
-    trainer.logprobs(share[: dist.get_world_size() // layout.model_parallel], TEMPERATURE)
-    shares = Shares([sequence], layout.micro_batch_tokens)
+    for_all = [sequence] * (dist.get_world_size() // layout.model_parallel)  # every data parallel rank has it
+    trainer.logprobs(for_all, TEMPERATURE)
+    shares = Shares(for_all, layout.micro_batch_tokens)
     recorded_SLK = shares.rows[0].routing(shares.batches[0])
     return [
         (local_tokens(recorded_SLK[:, router.layer]), router.get_recorded_indices())

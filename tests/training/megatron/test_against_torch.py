@@ -40,7 +40,6 @@ def _cut(num_ranks: int, **layout: object) -> Case:
 CASES = {
     "one rank": _cut(1, recompute="selective"),
     "EP2": _cut(2, expert_parallel=2),
-    "EP2 with a distributed optimizer": _cut(2, expert_parallel=2, distributed_optimizer=True),
     "PP2": _cut(2, pipeline_parallel=2, recompute="full"),
     "TP2+SP+EP2": _cut(2, tensor_parallel=2, sequence_parallel=True, expert_parallel=2),
     "TP2+SP+PP2+EP2": _cut(
@@ -76,9 +75,7 @@ def by_torch() -> Found:
 
 
 @pytest.fixture(scope="module", params=CASES)
-def run(
-    request: pytest.FixtureRequest, parent: Path, by_torch: Found, tmp_path_factory: pytest.TempPathFactory
-) -> Run:
+def run(request: pytest.FixtureRequest, parent: Path, by_torch: Found, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A layout, tried once for all tests that ask about it."""
     case, folder = CASES[request.param], tmp_path_factory.mktemp("ranks")
     ranks = in_ranks(case.num_ranks, folder, compared.try_layout, parent, case.layout, case.precision, folder)
@@ -179,5 +176,3 @@ def _start(ranks: object, parent: Path) -> None:
     from rufus_core.training.megatron.trainer import MegatronTrainer
 
     MegatronTrainer(parent, compared.OPTIMIZER, LayoutSettings(), precision="fp32")
-
-
