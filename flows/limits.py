@@ -23,7 +23,7 @@ from flows.slot_keeper import HELD
 from rufus_core.errors import ConfigError, InfrastructureError
 from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe
-from tasks.launcher import JobCancelled
+from tasks.jobs import JobCancelled, JobResources
 
 RENEW_SECONDS = 20.0  # a lease has 60
 POLL_SECONDS = 0.1
@@ -40,6 +40,15 @@ def num_gpus(recipe: Recipe, step: Step) -> int:
         return 0
     compute = recipe.stages[step.stage].compute
     return compute.gpus_per_node * (compute.nodes + compute.extra_nodes)
+
+
+def job_resources(recipe: Recipe, step: Step) -> JobResources:
+    """What the process of the step's job takes of its node; ranks of a training ask for theirs by themselves."""
+    execution = recipe.execution.for_step(step.kind, step.layout)
+    if step.kind == "training" and execution.num_ranks > 1:
+        return JobResources()
+    gpus = recipe.stages[step.stage].compute.gpus_per_node if num_gpus(recipe, step) and step.stage else 0
+    return JobResources(execution.threads, gpus)
 
 
 @contextmanager
@@ -67,6 +76,7 @@ def gpus_held(
     limit = limit_name(recipe.profile)
     _require(limit, wanted)
     arguments = [step.name, limit, str(wanted), str(folder.absolute()), str(renew_seconds)]
+    arguments.append(recipe.execution.model_dump_json())
     keeper = subprocess.Popen(  # noqa: S603
         [sys.executable, "-m", "flows.slot_keeper", *arguments],
         stdin=subprocess.PIPE,

@@ -19,7 +19,7 @@ from prefect.states import Cancelled, Completed, Failed
 from prefect.task_runners import ThreadPoolTaskRunner
 
 from flows.artifacts import ShownProgress, show_results
-from flows.limits import gpus_held
+from flows.limits import gpus_held, job_resources
 from flows.recorded import await_recorded
 from flows.schedule import by_urgency, fitting, num_cores, startable
 from rufus_core.errors import InfrastructureError
@@ -30,7 +30,7 @@ from rufus_core.ports.orchestration import RunObserver, RunOutcome, StepOutcome
 from rufus_core.recipe.step import Step
 from rufus_core.settings import ExecutionSettings, Recipe
 from tasks.aliases import point_aliases
-from tasks.spawner import Spawner
+from tasks.launchers import open_launcher
 from tasks.steps import StepRunner
 from tasks.tracking import Tracker
 
@@ -84,8 +84,9 @@ def run_tracked(
             yield _links()
 
     try:
-        with Spawner(recipe.execution.threads, command) as spawner:
-            runner = StepRunner(home, recipe.execution, tracker, ShownProgress(observer), spawner, around)
+        with open_launcher(recipe.execution, command) as launcher:
+            shown, resources = ShownProgress(observer), partial(job_resources, recipe)
+            runner = StepRunner(home, recipe.execution, tracker, shown, launcher, resources, around)
             runner.spare(graph)
             outcome = run_graph(graph, runner, recipe.execution, keep_going)
         tidy(store)  # what the last jobs left, if they were killed

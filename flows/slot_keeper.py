@@ -1,8 +1,9 @@
-"""Holds the GPU slots of a job: `python -m flows.slot_keeper STEP LIMIT SLOTS FOLDER SECONDS`, a process of its own.
+"""Holds the GPU slots of a job: `python -m flows.slot_keeper STEP LIMIT SLOTS FOLDER SECONDS EXECUTION`.
 
-As the job in FOLDER does, it outlives its run, which holds the other end of standard input. A byte there says that the
-step is over, and the slots are given back. A run that dies says nothing: then they are kept while its job lives, the
-lease renewed each SECONDS. Meanwhile `LEASE.slots` lies in the job's folder. The keeper of a run that comes back
+A process of its own. As the job in FOLDER does, it outlives its run, which holds the other end of standard input.
+A byte there says that the step is over, and the slots are given back. A run that dies says nothing: then they are kept while
+its job lives, the lease renewed each SECONDS, and EXECUTION says who can be asked whether it does. Meanwhile
+`LEASE.slots` lies in the job's folder. The keeper of a run that comes back
 removes that file and goes on with the lease: who removes it renews and releases it, and nobody else. While a dead run's
 keeper itself renews, the file has another name (RENEWING), so that at every moment there is one of the two.
 
@@ -25,7 +26,9 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.exceptions import PrefectException
 from prefect.settings import PREFECT_CLIENT_MAX_RETRIES, temporary_settings
 
-from tasks.launcher import LocalJob
+from rufus_core.settings import ExecutionSettings
+from tasks.jobs import JobResources, LaunchedJob
+from tasks.launchers import open_launcher
 
 HELD = "held"
 LEASE_SECONDS = 60.0  # the shortest that Prefect gives
@@ -38,12 +41,12 @@ STDIN, STDOUT = 0, 1
 
 class Keeper:
     def __init__(
-        self, client: SyncPrefectClient, step: str, limit: str, slots: int, folder: Path, renew_seconds: float
+        self, client: SyncPrefectClient, step: str, limit: str, slots: int, job: LaunchedJob, renew_seconds: float
     ) -> None:
         self._client = client
         self._step, self._limit, self._slots = step, limit, slots
-        self._folder, self._renew_seconds = folder, renew_seconds
-        self._renewing = folder / RENEWING
+        self._job, self._folder, self._renew_seconds = job, job.folder, renew_seconds
+        self._renewing = job.folder / RENEWING
         self._lease: UUID | None = None  # the last one, even if it has lapsed
         self._told = ""
 
@@ -65,13 +68,12 @@ class Keeper:
 
     def _keep_for_job(self) -> bool:
         """While the job lives that a dead run left; whether the lease is still ours."""
-        job = LocalJob(self._folder)
-        while job.handle() is not None:
+        while self._job.lives():
             offer = self._folder / f"{self._lease}.slots"
             offer.touch()
             self._renewing.unlink(missing_ok=True)
             due = time.monotonic() + self._renew_seconds
-            while time.monotonic() < due and offer.exists() and job.handle() is not None:
+            while time.monotonic() < due and offer.exists() and self._job.lives():
                 time.sleep(min(LOOK_SECONDS, self._renew_seconds))
             try:
                 offer.rename(self._renewing)
@@ -151,9 +153,15 @@ def _removed(offer: Path) -> bool:
     return True
 
 
-def main(step: str, limit: str, slots: str, folder: str, renew_seconds: str) -> None:
-    with temporary_settings({PREFECT_CLIENT_MAX_RETRIES: RETRIES}), get_client(sync_client=True) as client:
-        Keeper(client, step, limit, int(slots), Path(folder), float(renew_seconds)).keep()
+def main(step: str, limit: str, slots: str, folder: str, renew_seconds: str, execution: str) -> None:
+    settings = ExecutionSettings.model_validate_json(execution)
+    with (
+        open_launcher(settings) as launcher,
+        temporary_settings({PREFECT_CLIENT_MAX_RETRIES: RETRIES}),
+        get_client(sync_client=True) as client,
+    ):
+        job = launcher.job(Path(folder), JobResources())
+        Keeper(client, step, limit, int(slots), job, float(renew_seconds)).keep()
 
 
 if __name__ == "__main__":

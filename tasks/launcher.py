@@ -12,52 +12,63 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import psutil
 
 from rufus_core.lineage.files import locked, write_whole
 from rufus_core.lineage.process import ProcessId
+from rufus_core.settings import ExecutionSettings
 from tasks.children import Child
+from tasks.jobs import DOCUMENT, GRACE_SECONDS, LOG, JobCancelled, JobResources, Progress, pass_on, tail
+from tasks.spawner import Spawner
 
-Progress = Callable[[Mapping[str, Any]], None]
 Spawn = Callable[[IO[bytes]], Child]  # with the log that it writes to
 
 POLL_SECONDS = 0.1
-GRACE_SECONDS = 30.0  # a job may have a training step to end and its state to save
 KILL_SECONDS = 10.0  # until what was killed is gone
 
 
-class JobCancelled(Exception):
-    """The job was ended because its run was told to stop; its attempt stays unpublished."""
+class LocalLauncher:
+    """Starts jobs on this machine, and leaves what they take of it to whoever starts them."""
+
+    def __init__(self, spawner: Spawner) -> None:
+        self._spawner = spawner
+
+    def job(self, folder: Path, resources: JobResources) -> LocalJob:  # noqa: ARG002
+        return LocalJob(folder, partial(self._spawner.spawn, folder / DOCUMENT))
+
+
+@contextmanager
+def local_jobs(execution: ExecutionSettings, command: Sequence[str] | None) -> Iterator[LocalLauncher]:
+    """Jobs are forked from a warm server; with a `command` they are programs of their own."""
+    with Spawner(execution.threads, command) as spawner:
+        yield LocalLauncher(spawner)
 
 
 class LocalJob:
     """A job whose files live in `folder`. `start` may be called again at any time: a living job is joined."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spawn: Spawn) -> None:
         self.folder = folder
-        self.log = folder / "job.log"
+        self.log = folder / LOG
+        self._spawn = spawn
         self._handle_file = folder / "handle.json"
         self._child: Child | None = None
 
-    def start(self, spawn: Spawn, prepare: Callable[[], None] | None = None) -> bool:
-        """Start a job, or join the living one. True when it was joined.
-
-        `prepare` runs only before a start: it may write files into the job's folder.
-        """
+    def start(self, prepare: Callable[[], None]) -> bool:
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / "handle.lock"):
             if self.handle() is not None:
                 return True
-            if prepare is not None:
-                prepare()
+            prepare()
             with self.log.open("ab") as log:
-                self._child = spawn(log)
+                self._child = self._spawn(log)
             write_whole(self._handle_file, json.dumps(asdict(self._child.id)))
             self._child.begin()
             return False
@@ -77,25 +88,20 @@ class LocalJob:
         cancelled: threading.Event,
         at_once: threading.Event | None = None,
     ) -> int | None:
-        """Block until the job ended, passing on its progress lines. The exit code, or None where nobody knows it.
-
-        Raises JobCancelled after `cancelled` was set. The job is dead by then, also on Ctrl-C; it gets no time to save
-        its state once `at_once` is set.
-        """
         lines = tail(progress_file)
         try:
             while self._alive():
-                _pass_on(lines, on_progress)
+                pass_on(lines, on_progress)
                 if cancelled.wait(POLL_SECONDS):
                     raise JobCancelled
-            _pass_on(lines, on_progress)
+            pass_on(lines, on_progress)
         except BaseException:
             self.cancel(at_once or threading.Event())
             raise
         return self._child.code if self._child else None
 
     def cancel(self, at_once: threading.Event) -> None:
-        """SIGTERM to the job, a grace period that `at_once` ends, SIGKILL; it and its descendants are dead on return.
+        """SIGTERM to the job, a grace period, SIGKILL to it and its descendants.
 
         What the job started hears no SIGTERM: the job needs it to end its step as it would have.
         """
@@ -118,30 +124,11 @@ class LocalJob:
                 process.kill()
         psutil.wait_procs(family, timeout=KILL_SECONDS)
 
+    def lives(self) -> bool:
+        return self.handle() is not None
+
     def _alive(self) -> bool:
         return self._child.running() if self._child else self.handle() is not None
-
-
-def tail(path: Path) -> Iterator[str | None]:
-    """Complete lines of a growing file, None whenever there is none yet. A half-written last line waits."""
-    position = 0
-    while True:
-        try:
-            with path.open("rb") as file:
-                file.seek(position)
-                block = file.read()
-        except FileNotFoundError:
-            block = b""
-        whole = block[: block.rfind(b"\n") + 1]
-        position += len(whole)
-        yield from whole.decode().splitlines()
-        yield None
-
-
-def _pass_on(lines: Iterator[str | None], on_progress: Progress) -> None:
-    while (line := next(lines)) is not None:
-        with suppress(json.JSONDecodeError):  # a killed attempt leaves half a line, and the next one writes on after it
-            on_progress(json.loads(line))
 
 
 def _kill_group(group: int) -> None:

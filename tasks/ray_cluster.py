@@ -22,7 +22,7 @@ from rufus_core.errors import InfrastructureError
 GRACE_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 80 << 20  # about the least Ray takes: ranks exchange by other ways
 # For the cluster, its owner and the ranks. Ray gives no other way to listen on the loopback interface alone.
-_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "GLOO_SOCKET_IFNAME": "lo"}
+LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "GLOO_SOCKET_IFNAME": "lo"}
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def own_cluster(num_cpus: int) -> Iterator[str]:
         InfrastructureError: Ray didn't start; its reasons are in this process's output.
     """
     token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}  # or Ray leaves one in the user's home
-    os.environ.update(_LOOPBACK | token)
+    os.environ.update(LOOPBACK | token)
     keeper = subprocess.Popen(  # noqa: S603
         [sys.executable, "-m", "tasks.ray_cluster", str(num_cpus)],
         stdin=subprocess.PIPE,
@@ -73,11 +73,11 @@ def main(num_cpus: int) -> None:
         while os.read(sys.stdin.fileno(), 1024):
             pass
     finally:
-        _kill_session()
+        kill_session()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _kill_session() -> None:
+def kill_session() -> None:
     """Kill every process of this one's session, also what is started meanwhile."""
     while others := [process for process in psutil.process_iter() if _lives_beside_us(process)]:
         for process in others:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -21,9 +22,9 @@ class Spawner:
     With a `command` of the caller's no server is used.
     """
 
-    def __init__(self, threads: int, command: tuple[str, ...] | None = None) -> None:
+    def __init__(self, threads: int, command: Sequence[str] | None = None) -> None:
         self._env = job_environment(threads)
-        self._command = command or JOB_COMMAND
+        self._command = tuple(command or JOB_COMMAND)
         self._server = None if command else ForkServer(self._env)
 
     def __enter__(self) -> Self:
@@ -42,9 +43,13 @@ class Spawner:
 
 def job_environment(threads: int) -> dict[str, str]:
     """The environment of a job: this process's, with threads pinned, telemetry off and the model hub offline."""
+    return {**os.environ, **job_variables(threads)}
+
+
+def job_variables(threads: int) -> dict[str, str]:
+    """What a job needs of its environment, on whatever machine it runs. Nothing of it is secret."""
     count = str(threads)
     return {
-        **os.environ,
         "OMP_NUM_THREADS": count,
         "MKL_NUM_THREADS": count,
         "OPENBLAS_NUM_THREADS": count,

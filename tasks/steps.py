@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +24,8 @@ from rufus_core.recipe.documents import document_of, fingerprint_of
 from rufus_core.recipe.spared import spared
 from rufus_core.recipe.step import Step
 from rufus_core.settings import ExecutionSettings
-from tasks.launcher import JobCancelled, LocalJob
+from tasks.jobs import DOCUMENT, LOG, PROGRESS, JobCancelled, JobLauncher, JobResources
 from tasks.retries import with_retries
-from tasks.spawner import Spawner
 from tasks.tracking import Tracker
 
 _RAISED = re.compile(r"[\w.]+(Error|Exception|Exit)\b")  # a traceback's last line, but for an exception of many lines
@@ -46,13 +44,14 @@ class StepRunner:
         execution: ExecutionSettings,
         tracker: Tracker,
         observer: RunObserver,
-        spawner: Spawner,
+        launcher: JobLauncher,
+        resources: Callable[[Step], JobResources],
         around: Callable[[Step], AbstractContextManager[Mapping[str, str]]],
     ) -> None:
         self.cancelled, self.at_once = threading.Event(), threading.Event()
         self._home, self._execution = home, execution
         self._tracker, self._observer = tracker, observer
-        self._spawner, self._around = spawner, around
+        self._launcher, self._resources, self._around = launcher, resources, around
         self._store = open_store(home, HashCache(home / "hashes.json"))
         self._finding = threading.Lock()  # the cache of hashes belongs to one thread at a time
         self._records: dict[str, Record] = {}
@@ -67,9 +66,9 @@ class StepRunner:
         try:
             outcome = self._reuse_or_make(step)
         except JobCancelled as cancelled:
-            outcome = StepOutcome("cancelled", log=self.folder(step) / "job.log", note=str(cancelled))
+            outcome = StepOutcome("cancelled", log=self.folder(step) / LOG, note=str(cancelled))
         except RufusError as error:
-            outcome = StepOutcome("failed", error=str(error), log=self.folder(step) / "job.log")
+            outcome = StepOutcome("failed", error=str(error), log=self.folder(step) / LOG)
         self._observer.step_finished(step.name, outcome)
         return outcome
 
@@ -102,7 +101,7 @@ class StepRunner:
         finally:
             self._tracker.step_finished(step.name, status, error)
         self._records[step.name] = record
-        log, note = self.folder(step) / "job.log", _compared(before, record) if before else ""
+        log, note = self.folder(step) / LOG, _compared(before, record) if before else ""
         return StepOutcome("completed", record.digest, record.id, log=log, joined=joined, note=note)
 
     def _make_surely(self, step: Step, links: Mapping[str, str]) -> tuple[Record, bool]:
@@ -117,9 +116,8 @@ class StepRunner:
     def _make(self, step: Step, links: Mapping[str, str]) -> tuple[Record, bool]:
         """Run the step's job to its end; whether it was joined. Raises JobFailed and JobCancelled."""
         folder = self.folder(step)
-        job = LocalJob(folder)
-        document = folder / "document.json"
-        progress = folder / "progress.jsonl"
+        job = self._launcher.job(folder, self._resources(step))
+        document, progress = folder / DOCUMENT, folder / PROGRESS
 
         def prepare() -> None:
             forget_failure(folder)
@@ -138,7 +136,7 @@ class StepRunner:
 
         if self.cancelled.is_set():
             raise JobCancelled
-        joined = job.start(partial(self._spawner.spawn, document), prepare)
+        joined = job.start(prepare)
         try:
             code = job.wait(progress, on_progress, self.cancelled, self.at_once)
         except JobCancelled:
@@ -195,7 +193,7 @@ def _failure(step: Step, folder: Path, code: int | None) -> JobFailed:
         name = signal.Signals(-code).name
         hint = "perhaps the machine ran out of memory" if name == "SIGKILL" else None
         return JobLost(f"the job of {step.name} was ended by {name}", hint=hint)
-    told = (folder / "job.log").read_text(errors="replace").splitlines()
+    told = (folder / LOG).read_text(errors="replace").splitlines()
     raised = next((line for line in reversed(told) if _RAISED.match(line)), None)
     if code is None and raised is None:  # nobody saw its end, and it says nothing of one: it was killed
         return JobLost(f"the job of {step.name} is gone and left no result")

@@ -113,6 +113,7 @@ class DecontaminationSettings(Frozen):
 
 
 ClusterAddress = Annotated[str, Field(pattern=r"^(ray://)?[^/]+:\d+$")]  # host:port, ray://host:port
+HttpAddress = Annotated[str, Field(pattern=r"^https?://[^/]+/?$")]
 
 
 class ExecutionSettings(Frozen):
@@ -129,6 +130,7 @@ class ExecutionSettings(Frozen):
     rollout_workers: Positive = 2  # threads that run tools and verifiers
     data_parallel: Positive = 1  # processes that share each step of a stage's training; each has the threads above
     ray_address: ClusterAddress | None = None  # of the Ray cluster they run on; None: the job's own, on this machine
+    ray_dashboard: HttpAddress | None = None  # launcher ray: where the cluster's head takes jobs
     ray_resources: dict[str, float] = Field(default_factory=dict)  # what each asks of Ray beside its threads as CPU
     job_tries: Positive = 3  # of a job whose process or machine went away; no other failure is tried again
     retry_seconds: Annotated[float, Field(ge=0.0)] = 5.0  # until the second try; the wait for each later one is longer
@@ -144,6 +146,12 @@ class ExecutionSettings(Frozen):
             raise ValueError("sandbox: e2b needs a sandbox_template")
         return self
 
+    @model_validator(mode="after")
+    def _ray_jobs_have_a_head(self) -> Self:
+        if self.launcher == "ray" and not self.ray_dashboard:
+            raise ValueError("launcher: ray needs a ray_dashboard")
+        return self
+
     def for_step(self, kind: str, layout: LayoutSettings | None = None) -> ExecutionSettings:
         """The settings of a job that makes an artifact of this kind; `layout` is its stage's, where that says one."""
         threads = self.scoring_threads if kind == "scores" else self.threads
@@ -152,8 +160,15 @@ class ExecutionSettings(Frozen):
         return self.model_copy(update=update)
 
     @property
+    def num_ranks(self) -> int:
+        """Processes that a training is shared by."""
+        return self.data_parallel * self.layout.model_parallel
+
+    @property
     def cores(self) -> int:
         """Of this machine, that a job takes."""
+        if self.launcher != "local":
+            return 0
         return self.threads if self.ray_address else self.threads * self.data_parallel
 
 

@@ -26,10 +26,10 @@ def say(line: str) -> None:
 
 
 def main(folder: Path, renew_seconds: float) -> None:
-    job = LocalJob(folder)
     command = [sys.executable, "-c", JOB, str(folder / "end")]
+    job = LocalJob(folder, partial(ExecutedChild, command, job_environment(1)))
     with gpus_held(load_recipe("rufus_air", "h200"), STEP, folder, threading.Event(), say, renew_seconds):
-        joined = job.start(partial(ExecutedChild, command, job_environment(1)))
+        joined = job.start(lambda: None)
         say("joined" if joined else "started")
         job.wait(folder / "progress.jsonl", lambda _: None, threading.Event())
     say("over")

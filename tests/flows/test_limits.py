@@ -26,7 +26,9 @@ from flows.slot_keeper import LEASE_SECONDS, RENEWING
 from rufus_core.errors import ConfigError
 from rufus_core.recipe.load import load_recipe
 from tasks import servers
-from tasks.launcher import JobCancelled, LocalJob
+from tasks.children import Child
+from tasks.jobs import JobCancelled
+from tasks.launcher import LocalJob
 from tests.flows.held import STEP
 from tests.flows.test_recipe import ROOT
 
@@ -265,9 +267,13 @@ def test_gpus_that_a_dead_runs_keeper_renews_just_now_are_waited_for_without_a_w
     assert taken() == 0
 
 
+def never(log: object) -> Child:
+    raise AssertionError
+
+
 def test_gpus_of_a_run_and_job_that_were_killed_are_free(api: str, folder: Path) -> None:
     start_and_kill(folder, api)
-    handle = LocalJob(folder).handle()
+    handle = LocalJob(folder, never).handle()
     assert handle is not None
     psutil.Process(handle.pid).kill()
     until(lambda: taken() == 0)
@@ -278,6 +284,6 @@ def test_a_keeper_whose_server_is_gone_ends_with_the_job(tmp_path: Path, folder:
         server.ready()
         start_and_kill(folder, f"{server.url}/api")
     (keeper,) = keepers(folder)
-    assert LocalJob(folder).handle() is not None
+    assert LocalJob(folder, never).handle() is not None
     (folder / "end").touch()
     until(lambda: not keeper.is_running())

@@ -14,16 +14,15 @@ from typing import Any
 import psutil
 import pytest
 
-from rufus_core.jobs.document import JobDocument
 from rufus_core.jobs.run import KINDS
 from rufus_core.lineage import Store
 from rufus_core.recipe.step import VERSIONS
 from tasks.forkserver import serve
-from tasks.launcher import JobCancelled, LocalJob
+from tasks.jobs import JobCancelled
+from tasks.launcher import LocalJob
 from tasks.spawner import JOB_COMMAND, Spawner
-from tests.jobs.miniature import small_recipe
+from tests.tasks.base_document import FINGERPRINT, save_base_document
 
-FINGERPRINT = "a" * 64
 SERVER = "tasks.forkserver"
 
 
@@ -35,30 +34,14 @@ def forks() -> Iterator[Spawner]:
     assert servers() == before
 
 
-def base_job(folder: Path, steps: int = 2, threads: int = 1) -> LocalJob:
+def base_job(folder: Path, spawner: Spawner, steps: int = 2, threads: int = 1) -> LocalJob:
     """Makes a base policy and trains it."""
-    recipe = small_recipe()
-    assert recipe.base.shape is not None
-    assert recipe.base.pretrain is not None
-    pretrain = recipe.base.pretrain.model_dump(mode="json") | {"steps": steps}
-    document = JobDocument(
-        name="base",
-        kind="base",
-        title="base policy",
-        version="1",
-        fingerprint=FINGERPRINT,
-        config={"shape": recipe.base.shape.model_dump(mode="json"), "pretrain": pretrain},
-        seed=7,
-        store=folder / "store",
-        placement={"threads": threads},
-        progress=folder / "progress.jsonl",
-    )
-    document.save(folder / "document.json")
-    return LocalJob(folder)
+    document = save_base_document(folder, steps, threads)
+    return LocalJob(folder, partial(spawner.spawn, document))
 
 
-def start(job: LocalJob, spawner: Spawner) -> psutil.Process:
-    job.start(partial(spawner.spawn, job.folder / "document.json"))
+def start(job: LocalJob) -> psutil.Process:
+    job.start(lambda: None)
     return psutil.Process(json.loads((job.folder / "handle.json").read_text())["pid"])
 
 
@@ -83,14 +66,14 @@ def digest(folder: Path) -> str:
 def test_forked_and_executed_jobs_give_the_same_bytes(tmp_path: Path, forks: Spawner) -> None:
     executed = Spawner(1, JOB_COMMAND)
     for name, spawner in {"executed": executed, "forked": forks}.items():
-        job = base_job(tmp_path / name)
-        start(job, spawner)
+        job = base_job(tmp_path / name, spawner)
+        start(job)
         assert wait(job) == 0, job.log.read_text()
     assert digest(tmp_path / "executed") == digest(tmp_path / "forked")
 
 
 def test_exit_code_and_output_of_a_mistake_and_of_a_bug(tmp_path: Path, forks: Spawner) -> None:
-    job = base_job(tmp_path)
+    job = base_job(tmp_path, forks)
     document = json.loads((tmp_path / "document.json").read_text())
     for change, code, line in [
         ({"kind": "no such"}, 1, "error: no step makes artifacts of kind 'no such'\n"),
@@ -98,20 +81,20 @@ def test_exit_code_and_output_of_a_mistake_and_of_a_bug(tmp_path: Path, forks: S
     ]:
         (tmp_path / "document.json").write_text(json.dumps({**document, **change}))
         job.log.unlink(missing_ok=True)
-        start(job, forks)
+        start(job)
         assert wait(job) == code
         assert line in job.log.read_text()
 
 
 def test_a_job_that_is_killed_tells_the_signal(tmp_path: Path, forks: Spawner) -> None:
-    job = base_job(tmp_path, steps=100_000)
-    start(job, forks).kill()
+    job = base_job(tmp_path, forks, steps=100_000)
+    start(job).kill()
     assert wait(job) == -9
 
 
 def test_cancelling_leaves_no_job(tmp_path: Path, forks: Spawner) -> None:
-    job = base_job(tmp_path, steps=100_000)
-    process = start(job, forks)
+    job = base_job(tmp_path, forks, steps=100_000)
+    process = start(job)
     cancelled = threading.Event()
     cancelled.set()
     with pytest.raises(JobCancelled):
@@ -121,15 +104,15 @@ def test_cancelling_leaves_no_job(tmp_path: Path, forks: Spawner) -> None:
 
 
 def test_the_server_has_no_thread_that_a_fork_would_lose(tmp_path: Path, forks: Spawner) -> None:
-    start(base_job(tmp_path), forks).kill()
+    start(base_job(tmp_path, forks)).kill()
     assert [server.num_threads() for server in servers()] == [1]
 
 
 def test_a_job_outlives_its_server_and_later_ones_are_programs(tmp_path: Path) -> None:
     before = servers()
     with Spawner(threads=1) as spawner:
-        job = base_job(tmp_path / "long", steps=100_000, threads=2)
-        process = start(job, spawner)
+        job = base_job(tmp_path / "long", spawner, steps=100_000, threads=2)
+        process = start(job)
         (server,) = (each for each in servers() if each not in before)
 
         seen: list[object] = []
@@ -144,9 +127,9 @@ def test_a_job_outlives_its_server_and_later_ones_are_programs(tmp_path: Path) -
             server.kill()
             server.wait()
             assert alive(process)
-            late = base_job(tmp_path / "late")
+            late = base_job(tmp_path / "late", spawner)
             (late.folder / "document.json").write_text("{}")
-            program = start(late, spawner)
+            program = start(late)
             while not (line := program.cmdline()):  # for a moment, while it becomes another program
                 pass
             assert "rufus_core.jobs" in line

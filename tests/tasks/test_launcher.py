@@ -15,7 +15,8 @@ import pytest
 
 from rufus_core.lineage.process import ProcessId
 from tasks.children import ExecutedChild
-from tasks.launcher import JobCancelled, LocalJob, Spawn, tail
+from tasks.jobs import JobCancelled, tail
+from tasks.launcher import LocalJob, Spawn
 from tasks.spawner import job_environment
 
 ENV = job_environment(threads=1)
@@ -24,6 +25,10 @@ FOREVER = "import time\nwhile True: time.sleep(60)"
 
 def python(code: str, *arguments: str) -> Spawn:
     return partial(ExecutedChild, [sys.executable, "-c", code, *arguments], ENV)
+
+
+def nothing() -> None:
+    """To prepare."""
 
 
 class Cancel(threading.Event):
@@ -54,16 +59,16 @@ def told(pid: int, started_earlier: float = 0.0) -> dict[str, Any]:
 
 
 def test_a_job_reports_progress_output_and_exit_code(tmp_path: Path) -> None:
-    job = LocalJob(tmp_path / "job")
     code = "import sys; print('hello'); open(sys.argv[1], 'a').write('{\"step\": 1}\\n{\"step\": 2}\\n'); sys.exit(3)"
-    assert job.start(python(code, str(job.folder / "progress.jsonl"))) is False
+    job = LocalJob(tmp_path / "job", python(code, str(tmp_path / "job" / "progress.jsonl")))
+    assert job.start(nothing) is False
     assert wait(job) == (3, [{"step": 1}, {"step": 2}])
     assert job.log.read_text() == "hello\n"
 
 
 def test_a_job_runs_in_its_own_session_without_our_terminal(tmp_path: Path) -> None:
-    job = LocalJob(tmp_path)
-    job.start(python("import os, sys; print(os.getsid(0) == os.getpid(), sys.stdin.read() == '')"))
+    job = LocalJob(tmp_path, python("import os, sys; print(os.getsid(0) == os.getpid(), sys.stdin.read() == '')"))
+    job.start(nothing)
     assert wait(job)[0] == 0
     assert job.log.read_text() == "True True\n"
 
@@ -76,10 +81,14 @@ def test_the_environment_pins_threads_and_keeps_telemetry_off() -> None:
 
 
 def test_a_living_job_is_joined_and_never_started_twice(tmp_path: Path) -> None:
-    first, second = LocalJob(tmp_path), LocalJob(tmp_path)
     ready = tmp_path / "ready"
-    first.start(python("import sys, time; open(sys.argv[1], 'w').write('x'); time.sleep(600)", str(ready)))
-    assert second.start(python("print('a second trainer')")) is True
+    slow = "import sys, time; open(sys.argv[1], 'w').write('x'); time.sleep(600)"
+    first, second = (
+        LocalJob(tmp_path, python(slow, str(ready))),
+        LocalJob(tmp_path, python("print('a second trainer')")),
+    )
+    first.start(nothing)
+    assert second.start(nothing) is True
     with pytest.raises(JobCancelled):
         wait(second, Cancel(ready))
     wait(first)
@@ -87,34 +96,34 @@ def test_a_living_job_is_joined_and_never_started_twice(tmp_path: Path) -> None:
 
 
 def test_after_a_dead_job_another_one_starts(tmp_path: Path) -> None:
-    LocalJob(tmp_path).start(python(""))
+    LocalJob(tmp_path, python("")).start(nothing)
     handle = json.loads((tmp_path / "handle.json").read_text())
     psutil.Process(handle["pid"]).wait()
-    again = LocalJob(tmp_path)
-    assert again.start(python("print('again')")) is False
+    again = LocalJob(tmp_path, python("print('again')"))
+    assert again.start(nothing) is False
     assert wait(again)[0] == 0
 
 
 def test_a_pid_used_again_by_another_program_is_not_joined(tmp_path: Path) -> None:
     other = psutil.Process()
     (tmp_path / "handle.json").write_text(json.dumps(told(other.pid, started_earlier=100.0)))
-    job = LocalJob(tmp_path)
-    assert job.start(python("")) is False
+    job = LocalJob(tmp_path, python(""))
+    assert job.start(nothing) is False
     assert wait(job)[0] == 0
 
 
 def test_a_process_of_another_host_is_not_joined(tmp_path: Path) -> None:
     (tmp_path / "handle.json").write_text(json.dumps({**told(psutil.Process().pid), "host": "elsewhere"}))
-    job = LocalJob(tmp_path)
-    assert job.start(python("")) is False
+    job = LocalJob(tmp_path, python(""))
+    assert job.start(nothing) is False
     assert wait(job)[0] == 0
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"pid": 1}'])
 def test_a_handle_that_can_not_be_read_is_of_no_job(tmp_path: Path, text: str) -> None:
     (tmp_path / "handle.json").write_text(text)
-    job = LocalJob(tmp_path)
-    assert job.start(python("")) is False
+    job = LocalJob(tmp_path, python(""))
+    assert job.start(nothing) is False
     assert wait(job)[0] == 0
 
 
@@ -130,8 +139,8 @@ def test_a_cancelled_job_has_time_to_save_and_what_it_started_hears_nothing(tmp_
         "while True: time.sleep(60)"
     )
     ready = tmp_path / "ready"
-    job = LocalJob(tmp_path)
-    job.start(python(code, str(ready)))
+    job = LocalJob(tmp_path, python(code, str(ready)))
+    job.start(nothing)
     with pytest.raises(JobCancelled):
         wait(job, Cancel(ready))
     assert job.log.read_text() == "saved with its help\n"
@@ -145,8 +154,8 @@ def test_a_second_word_kills_a_job_that_takes_its_time(tmp_path: Path) -> None:
         "while True: time.sleep(60)"
     )
     ready = tmp_path / "ready"
-    job = LocalJob(tmp_path)
-    job.start(python(code, str(ready)))
+    job = LocalJob(tmp_path, python(code, str(ready)))
+    job.start(nothing)
 
     class Saving(threading.Event):
         def is_set(self) -> bool:
@@ -171,8 +180,8 @@ def test_cancelling_kills_a_job_that_ignores_it_and_its_children(
         "time.sleep(600)"
     )
     ready = tmp_path / "ready"
-    job = LocalJob(tmp_path)
-    job.start(python(code, str(ready)))
+    job = LocalJob(tmp_path, python(code, str(ready)))
+    job.start(nothing)
     leader = json.loads((tmp_path / "handle.json").read_text())["pid"]
     with pytest.raises(JobCancelled):
         wait(job, Cancel(ready))
@@ -181,9 +190,11 @@ def test_cancelling_kills_a_job_that_ignores_it_and_its_children(
 
 
 def test_a_failing_listener_leaves_no_job_behind(tmp_path: Path) -> None:
-    job = LocalJob(tmp_path)
     progress = tmp_path / "progress.jsonl"
-    job.start(python("import sys, time; open(sys.argv[1], 'w').write('{}\\n'); time.sleep(600)", str(progress)))
+    job = LocalJob(
+        tmp_path, python("import sys, time; open(sys.argv[1], 'w').write('{}\\n'); time.sleep(600)", str(progress))
+    )
+    job.start(nothing)
 
     def fail(_: object) -> None:
         raise ZeroDivisionError
@@ -209,6 +220,6 @@ def test_tail_waits_for_whole_lines(tmp_path: Path) -> None:
 def test_half_a_line_of_a_killed_attempt_is_passed_over(tmp_path: Path) -> None:
     progress = tmp_path / "progress.jsonl"
     progress.write_text('{"step": 1}\n{"ste{"step": 2}\n{"step": 3}\n')
-    job = LocalJob(tmp_path)
-    job.start(python(""))
+    job = LocalJob(tmp_path, python(""))
+    job.start(nothing)
     assert wait(job)[1] == [{"step": 1}, {"step": 3}]

@@ -11,7 +11,7 @@ import pytest
 
 from rufus_core.errors import DataError, JobFailed, JobLost
 from rufus_core.settings import ExecutionSettings
-from tasks.launcher import JobCancelled
+from tasks.jobs import JobCancelled
 from tasks.retries import with_retries
 
 AT_ONCE = ExecutionSettings(retry_seconds=0.0)

@@ -11,7 +11,8 @@ from rufus_core.ports.orchestration import StepOutcome
 from rufus_core.ports.progress import StepProgress
 from rufus_core.recipe.step import Step
 from rufus_core.settings import ExecutionSettings
-from tasks.spawner import Spawner
+from tasks.jobs import JobResources
+from tasks.launchers import open_launcher
 from tasks.steps import StepRunner
 from tasks.tracking import Tracker
 
@@ -53,9 +54,11 @@ def run_step(home: Path, code: str, observer: Observer) -> StepOutcome:
     tracker = Tracker(home, "tiny", observer.warned)
     tracker.run_started("tiny on cpu", {})
     step = Step(name="base", kind="base", title="base policy", stage=None, config={}, inputs={})
-    with Spawner(1, (sys.executable, "-c", code)) as spawner:
-        execution = ExecutionSettings(retry_seconds=0.0)
-        runner = StepRunner(home, execution, tracker, observer, spawner, lambda _: nullcontext({}))
+    execution = ExecutionSettings(retry_seconds=0.0)
+    with open_launcher(execution, (sys.executable, "-c", code)) as launcher:
+        runner = StepRunner(
+            home, execution, tracker, observer, launcher, lambda _: JobResources(), lambda _: nullcontext({})
+        )
         outcome = runner.run(step)
     tracker.run_finished("KILLED", {})
     return outcome
