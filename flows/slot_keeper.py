@@ -1,8 +1,8 @@
 """Holds the GPU slots of a job: `python -m flows.slot_keeper STEP LIMIT SLOTS FOLDER SECONDS EXECUTION`.
 
 A process of its own. As the job in FOLDER does, it outlives its run, which holds the other end of standard input.
-A byte there says that the step is over, and the slots are given back. A run that dies says nothing: then they are kept while
-its job lives, the lease renewed each SECONDS, and EXECUTION says who can be asked whether it does. Meanwhile
+A byte there says that the step is over, and the slots are given back. A run that dies says nothing: then they are kept
+while its job lives, the lease renewed each SECONDS, and EXECUTION says who can be asked whether it does. Meanwhile
 `LEASE.slots` lies in the job's folder. The keeper of a run that comes back
 removes that file and goes on with the lease: who removes it renews and releases it, and nobody else. While a dead run's
 keeper itself renews, the file has another name (RENEWING), so that at every moment there is one of the two.

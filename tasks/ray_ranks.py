@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import importlib.util
+import math
+import os
 import signal
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from rufus_core.errors import ConfigError, InfrastructureError, RankLost, RufusError
-from rufus_core.ports.ranks import RankPlace
+from rufus_core.ports.ranks import EngineServer, RankPlace
 from tasks.ray_cluster import GRACE_SECONDS, own_cluster
+from tasks.ray_engines import running_engines
+from tasks.ray_places import actor_class, first_line, killed, place_in, placed_group
 
-PLACEMENT_SECONDS = 300.0  # until every rank has its place
 CONNECT_SECONDS = 10.0
 _POLL_SECONDS = 0.2
 
@@ -41,15 +45,23 @@ class RayRanks:
         address: str | None,
         resources: Mapping[str, float],
         stop: threading.Event,
+        together: int = 1,
+        engines: Sequence[EngineServer] = (),
     ) -> ResultT:
+        each = {"CPU": float(cpus), **resources}
+        bundles = [_times(each, count) for count in shares(size, together)]
         with ExitStack() as stack:
+            address = address or _around_us()
             if address is None:
-                address = stack.enter_context(own_cluster(size * cpus))
+                cpus_of_engines = sum(math.ceil(engine.resources.get("CPU", 0)) for engine in engines)
+                address = stack.enter_context(own_cluster(size * cpus + cpus_of_engines))
             stack.enter_context(_connected(address))
-            ranks = stack.enter_context(_placed(size, {"CPU": float(cpus), **resources}))
+            group = stack.enter_context(placed_group([*bundles, *(engine.resources for engine in engines)]))
+            ranks = stack.enter_context(_placed(size, together, each, group))
             meeting = ranks[0].listen.remote()
             host, port = _result([meeting], meeting)
-            places = [RankPlace(rank, size, host, port) for rank in range(size)]
+            urls = stack.enter_context(running_engines(engines, group, first=len(bundles)))
+            places = [RankPlace(rank, size, host, port, engines=urls) for rank in range(size)]
             running = [actor.run.remote(work, place) for actor, place in zip(ranks, places, strict=True)]
             return _first_result(running, ranks[0].stop.remote, stop)
 
@@ -74,7 +86,7 @@ class _Rank:
     def run(self, work: Work[Any], place: RankPlace) -> Any:
         """What `work` returns, or the RufusError that it raises: Ray would wrap it."""
         try:
-            return work(RankPlace(place.rank, place.size, place.host, place.port, self._listener), self._stop)
+            return work(replace(place, listener=self._listener), self._stop)
         except RufusError as error:
             return error
 
@@ -94,7 +106,7 @@ def _connected(address: str) -> Iterator[None]:
     except (ray.exceptions.RayError, OSError, RuntimeError, ValueError) as error:
         hint = "is a cluster running there? Without execution.ray_address the job starts one of its own"
         raise InfrastructureError(
-            f"can't use this Ray cluster: {_first_line(error)}", where=address, hint=hint
+            f"can't use this Ray cluster: {first_line(error)}", where=address, hint=hint
         ) from error
     finally:
         signal.signal(signal.SIGTERM, handler)
@@ -112,28 +124,29 @@ def _knock(address: str) -> None:
 
 
 @contextmanager
-def _placed(size: int, resources: Mapping[str, float]) -> Iterator[list[Any]]:
+def _placed(size: int, together: int, resources: Mapping[str, float], group: Any) -> Iterator[list[Any]]:
     """Actors, each with its resources. They are killed on leaving, whatever they do."""
-    import ray
-
-    others = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU")}
-    options = {"num_cpus": resources["CPU"], "num_gpus": resources.get("GPU", 0), "resources": others}
-    actor = ray.remote(_Rank).options(max_concurrency=2, **options)
-    ranks = [actor.remote() for _ in range(size)]
-    try:
+    actor = actor_class(_Rank, resources, max_concurrency=2)
+    ranks = [actor.options(scheduling_strategy=place_in(group, rank // together)).remote() for rank in range(size)]
+    with killed(ranks):
         ready = [rank.ready.remote() for rank in ranks]
-        if ray.wait(ready, num_returns=size, timeout=PLACEMENT_SECONDS)[1]:
-            free = {name: ray.available_resources().get(name, 0.0) for name in resources}
-            raise InfrastructureError(
-                f"the Ray cluster has no room for {size} ranks that take {dict(resources)} each; free: {free}",
-                hint="wait, or change execution.data_parallel and execution.ray_resources",
-            )
         for call in ready:
             _result(ready, call)
         yield ranks
-    finally:
-        for rank in ranks:
-            ray.kill(rank)
+
+
+def shares(size: int, together: int) -> list[int]:
+    """How many ranks each place of the group holds."""
+    return [min(together, size - first) for first in range(0, size, together)]
+
+
+def _times(resources: Mapping[str, float], count: int) -> dict[str, float]:
+    return {name: amount * count for name, amount in resources.items()}
+
+
+def _around_us() -> str | None:
+    """The cluster whose job this process is."""
+    return os.environ.get("RAY_ADDRESS") if "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ else None
 
 
 def _first_result(running: Sequence[Any], tell_stop: Callable[[], object], stop: threading.Event) -> Any:
@@ -164,9 +177,5 @@ def _result(calls: Sequence[Any], call: Any) -> Any:
     try:
         return ray.get(call)
     except ray.exceptions.RayActorError as error:
-        what = f"rank {calls.index(call)} of {len(calls)} died: {_first_line(error)}"
+        what = f"rank {calls.index(call)} of {len(calls)} died: {first_line(error)}"
         raise RankLost(what, hint="the next run goes on from the last state") from error
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

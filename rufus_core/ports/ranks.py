@@ -1,23 +1,40 @@
-"""The processes of a data-parallel training."""
+"""The processes of a training in several ranks, and the engines beside them."""
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 
 @dataclass(frozen=True, slots=True)
 class RankPlace:
-    """One of `size` processes that train together, and where they meet: rank 0 has the socket that listens there."""
+    """One of `size` processes that train together, and where they meet: rank 0 has the socket that listens there.
+
+    `engines` are the addresses of the training's rollout engines.
+    """
 
     rank: int
     size: int
     host: str
     port: int
     listener: socket.socket | None = None
+    engines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class EngineServer:
+    """How to start a rollout engine: `{host}` and `{port}` in its command are where it is to listen.
+
+    It is ready once GET `health` answers with success. `resources` are asked of the cluster ("CPU", "GPU", others).
+    """
+
+    command: tuple[str, ...]
+    resources: Mapping[str, float]
+    health: str = "/health"
+    start_seconds: float = 1800.0  # weights of a hundred gigabytes take their time
 
 
 ResultT = TypeVar("ResultT")
@@ -38,6 +55,8 @@ class RankLauncher(Protocol):
         address: str | None,
         resources: Mapping[str, float],
         stop: threading.Event,
+        together: int = 1,
+        engines: Sequence[EngineServer] = (),
     ) -> ResultT:
         """Call `work` in `size` processes at once, and return what rank 0 returns. None of them outlives the call.
 
@@ -46,6 +65,8 @@ class RankLauncher(Protocol):
             cpus: of each rank.
             address: of the cluster; None: this machine.
             resources: further ones of each rank.
+            together: how many neighbouring ranks share a node (those of one tensor-parallel group, say).
+            engines: started beside them, in the same group of places; each rank hears of their addresses.
 
         Raises:
             RankLost: a process died.
