@@ -43,12 +43,14 @@ def num_gpus(recipe: Recipe, step: Step) -> int:
 
 
 def job_resources(recipe: Recipe, step: Step) -> JobResources:
-    """What the process of the step's job takes of its node; ranks of a training ask for theirs by themselves."""
+    """What the step's job asks of a cluster."""
     execution = recipe.execution.for_step(step.kind, step.layout)
-    if step.kind == "training" and execution.num_ranks > 1:
-        return JobResources()
-    gpus = recipe.stages[step.stage].compute.gpus_per_node if num_gpus(recipe, step) and step.stage else 0
-    return JobResources(execution.threads, gpus)
+    num_ranks = execution.num_ranks if step.kind == "training" else 1
+    if not num_gpus(recipe, step) or step.stage is None:
+        return JobResources(execution.threads, num_ranks=num_ranks)
+    compute = recipe.stages[step.stage].compute
+    nodes = compute.nodes + compute.extra_nodes
+    return JobResources(execution.threads, nodes, compute.gpus_per_node, num_ranks)
 
 
 @contextmanager

@@ -26,10 +26,12 @@ class JobCancelled(Exception):
 
 @dataclass(frozen=True, slots=True)
 class JobResources:
-    """What the process of a job takes of the node that it runs on. Its ranks, if it has some, have their own."""
+    """What a job takes: `cpus` of its process, GPUs of all its nodes, and how many ranks it is shared by."""
 
     cpus: int = 1
-    gpus: int = 0
+    nodes: int = 1
+    gpus_per_node: int = 0
+    num_ranks: int = 1
 
 
 class LaunchedJob(Protocol):

@@ -154,6 +154,7 @@ class RayJob:
         return f"{self.folder.name}-{place}-{attempt}"
 
     def _request(self, attempt: int) -> dict[str, object]:
+        ranked = self._resources.num_ranks > 1  # they ask for their own places
         entry = ["python", "-m", "tasks.ray_entry", str(self.folder), str(attempt)]
         return {
             "entrypoint": f"exec {shlex.join([*entry, *self._command, str(self.folder / DOCUMENT)])}",
@@ -162,8 +163,8 @@ class RayJob:
                 "env_vars": {**job_variables(self._threads), "RAY_JOB_STOP_WAIT_TIME_S": f"{GRACE_SECONDS:.0f}"}
             },
             "metadata": {"rufus": self.folder.name},
-            "entrypoint_num_cpus": self._resources.cpus,  # never 0: Ray would put it on the head
-            "entrypoint_num_gpus": self._resources.gpus,
+            "entrypoint_num_cpus": 1 if ranked else self._resources.cpus,  # never 0: Ray would put it on the head
+            "entrypoint_num_gpus": 0 if ranked else self._resources.gpus_per_node,
         }
 
 

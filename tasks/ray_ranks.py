@@ -14,9 +14,11 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from rufus_core.errors import ConfigError, InfrastructureError, RankLost, RufusError
+from rufus_core.ports.gym import Gym
 from rufus_core.ports.ranks import EngineServer, RankPlace
 from tasks.ray_cluster import GRACE_SECONDS, own_cluster
 from tasks.ray_engines import running_engines
+from tasks.ray_gym import gym_actors
 from tasks.ray_places import actor_class, first_line, killed, place_in, placed_group
 
 CONNECT_SECONDS = 10.0
@@ -64,6 +66,16 @@ class RayRanks:
             places = [RankPlace(rank, size, host, port, engines=urls) for rank in range(size)]
             running = [actor.run.remote(work, place) for actor, place in zip(ranks, places, strict=True)]
             return _first_result(running, ranks[0].stop.remote, stop)
+
+    @contextmanager
+    def gym(self, open_gym: Callable[[], Gym], count: int, cpus: int, address: str | None) -> Iterator[Gym]:
+        import ray
+
+        with ExitStack() as stack:
+            if not ray.is_initialized():
+                address = address or _around_us() or stack.enter_context(own_cluster(count * cpus))
+                stack.enter_context(_connected(address))
+            yield stack.enter_context(gym_actors(open_gym, count, {"CPU": float(cpus)}))
 
 
 class _Rank:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import fields
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -22,6 +24,7 @@ from rufus_core.jobs.resume import training_state
 from rufus_core.lineage.external import unchanged_file
 from rufus_core.lineage.names import step_folder
 from rufus_core.lineage.record import ExternalFile
+from rufus_core.ports.gym import Gym
 from rufus_core.ports.progress import MetricSink
 from rufus_core.ports.ranks import RankPlace
 from rufus_core.rewards.usage import Prices, UsageMeter
@@ -165,10 +168,25 @@ def _train_rl(
         if trainer.ranks.rank == 0:
             write_rollouts(step_file(job.output, step), [_stored(step, one) for one in issued])
 
-    with STAGES[job.document.stage].open_gym(context) as gym:
+    with _gym(job, context) as gym:
         engine = FollowingEngine(trainer.hf_model(), context_tokens=longest_trajectory(stage, trainer.context_length))
         workers, seed = job.execution.rollout_workers, job.document.seed
         train_rl(trainer, engine, problems, gym, stage, seed, sink, save, keep, workers, state, diagnostic)
+
+
+def _gym(job: Job, context: GymContext) -> AbstractContextManager[Gym]:
+    """The stage's gym, here or on the cluster: there what judges are asked is counted by nobody."""
+    assert job.document.stage is not None
+    open_gym, execution = STAGES[job.document.stage].open_gym, job.execution
+    if not execution.gym_actors:
+        return open_gym(context)
+    told = {each.name: getattr(context, each.name) for each in fields(context) if each.name != "meter"}  # it has a lock
+    there = partial(_open_there, job.document.stage, told)
+    return load_launcher().gym(there, execution.gym_actors, execution.threads, execution.ray_address)
+
+
+def _open_there(stage: str, told: Mapping[str, Any]) -> Gym:
+    return STAGES[stage].open_gym(GymContext(**told))
 
 
 def _read_diagnostic(job: Job) -> Diagnostic | None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
+
+from rufus_core.ports.gym import Gym
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ ResultT = TypeVar("ResultT")
 
 
 class RankLauncher(Protocol):
-    """Runs the ranks of a data-parallel training. Found through the entry point group `rufus.ranks`."""
+    """Runs the ranks of a training, and its environments. Found through the entry point group `rufus.ranks`."""
 
     def require(self) -> None:
         """Raises ConfigError where it can't be used."""
@@ -72,5 +75,16 @@ class RankLauncher(Protocol):
             RankLost: a process died.
             InfrastructureError: the cluster can't be reached, or has no room.
             RufusError: the first that a rank raised.
+        """
+        ...
+
+    def gym(
+        self, open_gym: Callable[[], Gym], count: int, cpus: int, address: str | None
+    ) -> AbstractContextManager[Gym]:
+        """A gym whose episodes are played by `count` processes of the cluster, each with these `cpus`.
+
+        Args:
+            open_gym: is pickled, and called in each of them. An episode whose process dies is aborted.
+            address: of the cluster, where this process isn't connected to one as a rank; None: this machine.
         """
         ...

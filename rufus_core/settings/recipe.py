@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from rufus_core.settings.architecture import ArchitectureSettings
 from rufus_core.settings.planning import PriceSettings
 from rufus_core.settings.sglang import SGLangSettings
-from rufus_core.settings.stage import LayoutSettings, OptimizerSettings, Positive, StageSettings
+from rufus_core.settings.stage import LayoutSettings, NonNegative, OptimizerSettings, Positive, StageSettings
 from rufus_core.types import Frozen, Json
 
 
@@ -132,6 +132,7 @@ class ExecutionSettings(Frozen):
     ray_address: ClusterAddress | None = None  # of the Ray cluster they run on; None: the job's own, on this machine
     ray_dashboard: HttpAddress | None = None  # launcher ray: where the cluster's head takes jobs
     ray_resources: dict[str, float] = Field(default_factory=dict)  # what each asks of Ray beside its threads as CPU
+    gym_actors: NonNegative = 0  # of that cluster, which play a training's environments; 0: the training's own process
     job_tries: Positive = 3  # of a job whose process or machine went away; no other failure is tried again
     retry_seconds: Annotated[float, Field(ge=0.0)] = 5.0  # until the second try; the wait for each later one is longer
     allow_unisolated_code: bool = False  # run a policy's code without a sandbox where the kernel offers none

@@ -1,0 +1,128 @@
+"""Environments of episodes on the nodes of a Ray cluster: tools and verifiers run there.
+
+Each actor opens the stage's own gym. An episode belongs to one actor from its beginning to its end; when that dies, the
+episode is aborted, as with any failure of the infrastructure, and is no reward of 0. Ray starts the actor anew for
+later ones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rufus_core.errors import InfrastructureError, RufusError
+from rufus_core.ports.gym import Environment, Gym
+from rufus_core.types import Episode, Problem, ToolCall, ToolResult, ToolSchema, Verdict
+from tasks.ray_places import actor_class, first_line, killed
+
+CALLS_PER_ACTOR = 64  # episodes of one actor that are waited for side by side
+_FOREVER = -1  # restarts
+
+
+@contextmanager
+def gym_actors(open_gym: Callable[[], Gym], count: int, resources: Mapping[str, float]) -> Iterator[Gym]:
+    """A gym whose episodes are shared out over `count` actors of the cluster that this process is connected to.
+
+    Args:
+        open_gym: is pickled, and called once in each actor.
+        resources: of each actor ("CPU", "GPU", others).
+    """
+    options = {"max_restarts": _FOREVER, "scheduling_strategy": "SPREAD"}
+    actor = actor_class(_Actor, resources, max_concurrency=CALLS_PER_ACTOR).options(**options)
+    actors = [actor.remote(open_gym) for _ in range(count)]
+    with killed(actors):
+        yield _Actors(actors)
+
+
+class _Actors:
+    def __init__(self, actors: Sequence[Any]) -> None:
+        self._turns, self._turning = itertools.cycle(actors), threading.Lock()
+
+    def open(self, problem: Problem) -> Environment:
+        with self._turning:
+            actor = next(self._turns)
+        return _Remote(actor, problem)
+
+    def __enter__(self) -> _Actors:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        """The actors are their owner's."""
+
+
+class _Remote:
+    """An environment that lives in an actor."""
+
+    def __init__(self, actor: Any, problem: Problem) -> None:
+        self._actor = actor
+        self._key: str
+        self.tools: Sequence[ToolSchema]
+        self._key, self.tools = _told(actor.open.remote(problem))
+
+    def call(self, call: ToolCall) -> ToolResult:
+        result: ToolResult = _told(self._actor.call.remote(self._key, call))
+        return result
+
+    def score(self, episode: Episode) -> Verdict:
+        verdict: Verdict = _told(self._actor.score.remote(self._key, episode))
+        return verdict
+
+    def cleanup(self) -> None:
+        self._actor.cleanup.remote(self._key)  # nobody waits: what died has nothing left to clean up
+
+
+class _Actor:
+    """Opens the gym when it starts, and again when Ray starts it anew: environments of before are gone then."""
+
+    def __init__(self, open_gym: Callable[[], Gym]) -> None:
+        self._gym = open_gym()
+        self._gym.__enter__()  # until the actor is killed, which ends what it started
+        self._environments: dict[str, Environment] = {}
+
+    def open(self, problem: Problem) -> Any:
+        def opened() -> tuple[str, Sequence[ToolSchema]]:
+            environment, key = self._gym.open(problem), uuid.uuid4().hex
+            self._environments[key] = environment
+            return key, tuple(environment.tools)
+
+        return _or_error(opened)
+
+    def call(self, key: str, call: ToolCall) -> Any:
+        return _or_error(lambda: self._find(key).call(call))
+
+    def score(self, key: str, episode: Episode) -> Any:
+        return _or_error(lambda: self._find(key).score(episode))
+
+    def cleanup(self, key: str) -> None:
+        if (environment := self._environments.pop(key, None)) is not None:
+            environment.cleanup()
+
+    def _find(self, key: str) -> Environment:
+        if key not in self._environments:
+            raise InfrastructureError("the actor of this episode died, and its environment with it")
+        return self._environments[key]
+
+
+def _or_error(work: Callable[[], Any]) -> Any:
+    """What it gives, or the RufusError that it raises: Ray would wrap it."""
+    try:
+        return work()
+    except RufusError as error:
+        return error
+
+
+def _told(call: Any) -> Any:
+    """Raises InfrastructureError where the actor is gone, and what it said that was an error."""
+    import ray
+
+    try:
+        told = ray.get(call)
+    except ray.exceptions.RayActorError as error:
+        raise InfrastructureError(f"the actor of this episode died: {first_line(error)}") from error
+    if isinstance(told, RufusError):
+        raise told
+    return told
