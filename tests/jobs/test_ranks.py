@@ -31,7 +31,7 @@ from rufus_core.jobs.training import train_rank
 from rufus_core.ports.ranks import RankPlace
 from rufus_core.settings import ExecutionSettings
 from rufus_core.training.ranks import ALONE, Ranks, TorchRanks
-from tasks import ray_ranks
+from tasks import ray_places
 from tasks.ray_cluster import own_cluster
 from tasks.ray_ranks import RayRanks
 from tests.jobs.miniature import Runner, short_chain, small_recipe
@@ -74,12 +74,12 @@ def _both_toys_at(parent: Path, folder: Path, place: RankPlace, stop: threading.
 
 def _on_a_running_cluster(parent: Path, folder: Path) -> tuple[list[Trained], RufusError]:
     """What two actors train, and what one says that needs what isn't there."""
-    ray_ranks.PLACEMENT_SECONDS = 1.0
+    ray_places.PLACEMENT_SECONDS = 1.0
     work = partial(_both_toys_at, parent, folder)
     with own_cluster(2) as address:
         with pytest.raises(InfrastructureError) as caught:
             RayRanks().run(work, 2, 1, address, {"unicorns": 1.0}, threading.Event())
-        ray_ranks.PLACEMENT_SECONDS = 300.0
+        ray_places.PLACEMENT_SECONDS = 300.0
         return RayRanks().run(work, 2, 1, address, {}, threading.Event()), caught.value
 
 
@@ -101,7 +101,7 @@ def test_two_actors_train_as_one_process_does_and_as_two_others_bit_for_bit(tmp_
         for name, weight in one.weights.items():
             assert torch.equal(ours.weights[name], two.weights[name])
             assert (ours.weights[name] - weight).abs().max() < 1e-5
-    assert "no room for 2 ranks" in no_room.what
+    assert "no room for [{'CPU': 1.0, 'unicorns': 1.0}, {" in no_room.what
     assert "'unicorns': 0.0" in no_room.what
 
 

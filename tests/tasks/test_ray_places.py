@@ -102,7 +102,7 @@ class _Mortal:
     def score(self, episode: Episode) -> Verdict:
         if episode.problem.id == DEADLY:
             os._exit(1)
-        return Verdict(kind=VerdictKind.PASSED, score=1.0)
+        return Verdict(kind=VerdictKind.PASS, score=1.0)
 
     def cleanup(self) -> None: ...
 
@@ -130,7 +130,10 @@ class _Silent:
 
 
 def _play(chat: ChatFormat, address: str) -> list[list[tuple[str, Termination, str]]]:
-    problems = [Problem(id=name, family="f", prompt=(Message(role="user", content="add"),)) for name in ("a", DEADLY)]
+    problems = [
+        Problem(id=name, family="f", source="s", prompt=(Message(role="user", content="add"),))
+        for name in ("a", DEADLY)
+    ]
     specs = [EpisodeSpec(problem, 0, 0) for problem in problems]
     limits = Limits(turn_tokens=8, trajectory_tokens=100, tool_calls=0, result_tokens=8)
     played = []
@@ -145,6 +148,6 @@ def _play(chat: ChatFormat, address: str) -> list[list[tuple[str, Termination, s
 def test_an_episode_whose_actor_dies_is_aborted_and_no_zero(nodes: Nodes, tmp_path: Path, chat: ChatFormat) -> None:
     played = _apart(tmp_path, _play, chat, nodes.address)
     assert not isinstance(played, Exception), played
-    lives = ("a", Termination.TASK_COMPLETE, VerdictKind.PASSED.value)
+    lives = ("a", Termination.TASK_COMPLETE, VerdictKind.PASS.value)
     dies = (DEADLY, Termination.ABORTED_VERIFIER_TIMEOUT, VerdictKind.ABORTED.value)
     assert played == [[lives, dies]] * 2
