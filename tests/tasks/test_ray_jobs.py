@@ -30,7 +30,7 @@ from tests.tasks.base_document import FINGERPRINT, save_base_document
 from tests.tasks.ray_nodes import Nodes, two_nodes
 from tests.tasks.test_steps import Observer
 
-pytest.importorskip("ray", reason="Ray isn't installed: pip install 'rufus-air[ray]'")
+pytest.importorskip("aiohttp_cors", reason="Ray's Jobs API isn't installed: pip install 'rufus-air[ray]'")
 pytestmark = pytest.mark.slow
 
 FOREVER = "import pathlib, sys, time; pathlib.Path(sys.argv[1]).with_name('progress.jsonl').write_text('{}\\n')\n"

@@ -36,7 +36,7 @@ from tasks.ray_ranks import RayRanks, shares
 from tests.jobs.test_ranks import _apart
 from tests.tasks.ray_nodes import Nodes, two_nodes
 
-pytest.importorskip("ray", reason="Ray isn't installed: pip install 'rufus-air[ray]'")
+pytest.importorskip("aiohttp_cors", reason="Ray's Jobs API isn't installed: pip install 'rufus-air[ray]'")
 RUFUS = Path(sys.executable).with_name("rufus")
 DEADLY = "deadly"
 
