@@ -27,7 +27,7 @@ def running_engines(engines: Sequence[EngineServer], group: Any, first: int) -> 
     Raises InfrastructureError where one doesn't start.
     """
     actors = [
-        actor_class(_Engine, engine.resources).options(scheduling_strategy=place_in(group, first + number)).remote()
+        actor_class(_Engine, engine.resources, scheduling_strategy=place_in(group, first + number)).remote()
         for number, engine in enumerate(engines)
     ]
     with killed(actors):

@@ -31,8 +31,8 @@ def gym_actors(open_gym: Callable[[], Gym], count: int, resources: Mapping[str, 
         open_gym: is pickled, and called once in each actor.
         resources: of each actor ("CPU", "GPU", others).
     """
-    options = {"max_restarts": _FOREVER, "scheduling_strategy": "SPREAD"}
-    actor = actor_class(_Actor, resources, max_concurrency=CALLS_PER_ACTOR).options(**options)
+    options = {"max_concurrency": CALLS_PER_ACTOR, "max_restarts": _FOREVER, "scheduling_strategy": "SPREAD"}
+    actor = actor_class(_Actor, resources, **options)
     actors = [actor.remote(open_gym) for _ in range(count)]
     with killed(actors):
         yield _Actors(actors)

@@ -39,13 +39,13 @@ def place_in(group: Any, bundle: int) -> Any:
     return PlacementGroupSchedulingStrategy(group, bundle, placement_group_capture_child_tasks=False)
 
 
-def actor_class(kind: type, resources: Mapping[str, float], max_concurrency: int = 1) -> Any:
-    """`kind` as an actor that takes these resources ("CPU", "GPU", others)."""
+def actor_class(kind: type, resources: Mapping[str, float], **options: Any) -> Any:
+    """`kind` as an actor that takes these resources ("CPU", "GPU", others); the options are Ray's."""
     import ray
 
     others = {name: amount for name, amount in resources.items() if name not in ("CPU", "GPU")}
-    options = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "resources": others}
-    return ray.remote(kind).options(max_concurrency=max_concurrency, **options)
+    taken = {"num_cpus": resources.get("CPU", 0), "num_gpus": resources.get("GPU", 0), "resources": others}
+    return ray.remote(kind).options(**taken, **options)
 
 
 @contextmanager

@@ -138,8 +138,10 @@ def _knock(address: str) -> None:
 @contextmanager
 def _placed(size: int, together: int, resources: Mapping[str, float], group: Any) -> Iterator[list[Any]]:
     """Actors, each with its resources. They are killed on leaving, whatever they do."""
-    actor = actor_class(_Rank, resources, max_concurrency=2)
-    ranks = [actor.options(scheduling_strategy=place_in(group, rank // together)).remote() for rank in range(size)]
+    ranks = [
+        actor_class(_Rank, resources, max_concurrency=2, scheduling_strategy=place_in(group, rank // together)).remote()
+        for rank in range(size)
+    ]
     with killed(ranks):
         ready = [rank.ready.remote() for rank in ranks]
         for call in ready:
