@@ -20,7 +20,8 @@ from rufus_core.types import Episode, Problem, ToolCall, ToolResult, ToolSchema,
 from tasks.ray_places import actor_class, first_line, killed
 
 CALLS_PER_ACTOR = 64  # episodes of one actor that are waited for side by side
-_FOREVER = -1  # restarts
+OPEN_SECONDS = 300.0  # an actor that died meanwhile is started anew first
+_FOREVER = -1  # restarts of actors, and tries to open
 
 
 @contextmanager
@@ -61,7 +62,8 @@ class _Remote:
         self._actor = actor
         self._key: str
         self.tools: Sequence[ToolSchema]
-        self._key, self.tools = _told(actor.open.remote(problem))
+        opening = actor.open.options(max_task_retries=_FOREVER).remote(problem)  # nothing has happened yet
+        self._key, self.tools = _told(opening, OPEN_SECONDS)
 
     def call(self, call: ToolCall) -> ToolResult:
         result: ToolResult = _told(self._actor.call.remote(self._key, call))
@@ -115,12 +117,14 @@ def _or_error(work: Callable[[], Any]) -> Any:
         return error
 
 
-def _told(call: Any) -> Any:
+def _told(call: Any, seconds: float | None = None) -> Any:
     """Raises InfrastructureError where the actor is gone, and what it said that was an error."""
     import ray
 
     try:
-        told = ray.get(call)
+        told = ray.get(call, timeout=seconds)
+    except ray.exceptions.GetTimeoutError as error:
+        raise InfrastructureError(f"no actor opened this episode in {seconds:.0f} s") from error
     except ray.exceptions.RayActorError as error:
         raise InfrastructureError(f"the actor of this episode died: {first_line(error)}") from error
     if isinstance(told, RufusError):
