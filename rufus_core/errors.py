@@ -84,5 +84,9 @@ class JobLost(JobFailed):
     """A job's process or machine went away before it published: another try may succeed."""
 
 
+class JobNotStarted(JobFailed):
+    """A cluster never began with a job: no room, or no image. What was asked for has to change."""
+
+
 class PortInUse(RufusError):
     """A server can't bind to the port it was given."""

@@ -1,6 +1,7 @@
 """What a recipe can say, as frozen pydantic models. Loading, overlays and the plan live in `rufus_core.recipe`."""
 
 from rufus_core.settings.architecture import ArchitectureSettings
+from rufus_core.settings.kubernetes import KubernetesSettings, NodeSettings
 from rufus_core.settings.planning import LoadSettings, PriceSettings
 from rufus_core.settings.recipe import (
     BaseModelSettings,
@@ -63,11 +64,13 @@ __all__ = [
     "ExecutionSettings",
     "FilterSettings",
     "GgufSettings",
+    "KubernetesSettings",
     "LayoutSettings",
     "LengthPenaltySettings",
     "LoadSettings",
     "ModelSettings",
     "NgramScreenSettings",
+    "NodeSettings",
     "OptimizerSettings",
     "PhaseSettings",
     "PolicyShape",

@@ -7,6 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from rufus_core.settings.architecture import ArchitectureSettings
+from rufus_core.settings.kubernetes import KubernetesSettings
 from rufus_core.settings.planning import PriceSettings
 from rufus_core.settings.sglang import SGLangSettings
 from rufus_core.settings.stage import LayoutSettings, NonNegative, OptimizerSettings, Positive, StageSettings
@@ -122,6 +123,7 @@ class ExecutionSettings(Frozen):
     trainer: Literal["torch", "megatron"] = "torch"  # what trains a stage's policy
     engine: Literal["embedded", "sglang"] = "embedded"  # what rolls it out, screens and scores with it
     launcher: Literal["local", "ray", "kubernetes"] = "local"  # what starts the jobs
+    kubernetes: KubernetesSettings | None = None  # of the launcher of that name
     layout: LayoutSettings = LayoutSettings()  # of stages that say none; for megatron
     sglang: SGLangSettings = SGLangSettings()
 
@@ -151,6 +153,12 @@ class ExecutionSettings(Frozen):
     def _ray_jobs_have_a_head(self) -> Self:
         if self.launcher == "ray" and not self.ray_dashboard:
             raise ValueError("launcher: ray needs a ray_dashboard")
+        return self
+
+    @model_validator(mode="after")
+    def _a_cluster_is_described(self) -> Self:
+        if self.launcher == "kubernetes" and self.kubernetes is None:
+            raise ValueError("launcher: kubernetes needs kubernetes: {image, home_claim, home_path}")
         return self
 
     def for_step(self, kind: str, layout: LayoutSettings | None = None) -> ExecutionSettings:
