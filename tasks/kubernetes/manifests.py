@@ -12,6 +12,7 @@ from rufus_core.settings import KubernetesSettings
 from tasks.kubernetes.pods import annotations, labels, logged, pod_template, stopped_first
 
 HEAD, WORKER = "ray-head", "ray-worker"
+_NO_SECOND_HEAD = {"ray.io/disable-provisioned-head-restart": "true"}  # it would know nothing of the job
 # The Job then says so for as long as it is there; its pod, which says it too, may be gone sooner.
 _TAKEN_AWAY = {"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
 
@@ -33,14 +34,14 @@ def manifest(
         raise ConfigError(
             f"a Kubernetes Job has one node, and this step needs {nodes}", hint="execution.kubernetes.kind=rayjob"
         )
-    make = _job if settings.kind == "job" else _ray_job
+    plain = settings.kind == "job"
     return {
-        **make(settings, name, folder, logged(command, folder), variables, nodes, gpus_per_node),
+        **(_job if plain else _ray_job)(settings, name, folder, logged(command, folder), variables, nodes, gpus_per_node),
         "metadata": {
             "name": name,
             "namespace": settings.namespace,
             "labels": labels(settings, name),
-            "annotations": annotations(folder),
+            "annotations": annotations(folder) | ({} if plain else _NO_SECOND_HEAD),
         },
     }
 

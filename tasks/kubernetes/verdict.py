@@ -116,10 +116,9 @@ def _of_ray_job(job: Object, pods: Sequence[Object]) -> Verdict:
             return Waiting("it is held in a queue", None)
         case "ValidationFailed":
             return Failed(f"KubeRay refuses the job: {status.get('message', '')}", "execution.kubernetes")
-    for verdict in map(_waiting, living):
-        if verdict is not None:
-            return verdict
-    return Running() if living else Waiting(NO_POD, "room")
+    if status.get("jobDeploymentStatus") == "Running" and not any(map(alive, heads)):
+        return TakenAway("its Ray head is gone")
+    return _of_living(living) if living else Waiting(NO_POD, "room")
 
 
 def _of_ray_status(status: Object, heads: Iterable[Object]) -> Verdict:

@@ -44,7 +44,8 @@ class TestCluster:
 
     def start(self) -> None:
         command = [sys.executable, "-m", "tests.support.kubernetes_api", str(self.folder), str(self.port)]
-        self._server = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._server = subprocess.Popen(command, **pipes, start_new_session=True)
         assert self._server.stdout is not None
         assert self._server.stdout.readline() == b"ready\n"
 
@@ -53,8 +54,9 @@ class TestCluster:
         if self._server is not None:
             self._server.kill()
             self._server.wait()
-            assert self._server.stdout is not None
-            self._server.stdout.close()
+            for pipe in (self._server.stdin, self._server.stdout):
+                assert pipe is not None
+                pipe.close()
             self._server = None
 
     def gone(self) -> None:

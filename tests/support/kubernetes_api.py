@@ -186,10 +186,17 @@ def selected(thing: Object, query: dict[str, str]) -> bool:
     return all(labels.get(key) == value for key, value in wanted)
 
 
+def end_with_owner() -> None:
+    """Whoever started this holds the other end of standard input."""
+    sys.stdin.buffer.read()
+    os._exit(0)
+
+
 def main(folder: Path, port: int) -> None:
     Handler.state = State(folder)
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
     threading.Thread(target=Controllers(Handler.state).run, daemon=True).start()
+    threading.Thread(target=end_with_owner, daemon=True).start()
     print("ready", flush=True)
     server.serve_forever()
 
