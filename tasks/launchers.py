@@ -8,12 +8,13 @@ from contextlib import AbstractContextManager
 from rufus_core.errors import ConfigError
 from rufus_core.settings import ExecutionSettings
 from tasks.jobs import JobLauncher
+from tasks.kubernetes.launcher import kubernetes_jobs
 from tasks.launcher import local_jobs
 from tasks.ray_jobs import ray_jobs
 
 Opened = Callable[[ExecutionSettings, Sequence[str] | None], AbstractContextManager[JobLauncher]]
 
-LAUNCHERS: Mapping[str, Opened] = {"local": local_jobs, "ray": ray_jobs}
+LAUNCHERS: Mapping[str, Opened] = {"local": local_jobs, "ray": ray_jobs, "kubernetes": kubernetes_jobs}
 
 
 def open_launcher(

@@ -10,14 +10,15 @@ from pathlib import Path
 from rufus_core.errors import InfrastructureError, JobFailed, JobLost, JobNotStarted
 from rufus_core.lineage.files import locked
 from rufus_core.settings import KubernetesSettings
+from tasks.jobs import LOG, JobCancelled, Progress, pass_on, tail
 from tasks.kubernetes.attempts import Attempt
 from tasks.kubernetes.cluster import AlreadyExists, Cluster, Object, Unreachable
 from tasks.kubernetes.names import object_name
 from tasks.kubernetes.patience import Patience
 from tasks.kubernetes.verdict import Ended, Failed, TakenAway, Verdict, alive, judge
 from tasks.kubernetes.watching import Bell, backoff
-from tasks.launcher import POLL_SECONDS, JobCancelled, Progress, pass_on, tail
 
+POLL_SECONDS = 0.1
 CONFIRM_SECONDS = 0.5  # between two looks at what is to end
 AT_ONCE_SECONDS = 1  # of grace: with 0 the cluster would forget a pod that may run on
 
@@ -25,20 +26,15 @@ Manifest = Callable[[str], Object]  # of a name
 
 
 class KubernetesJob:
-    """A job whose files live in `folder`, which lies on the home's claim. It knows its last attempt from there."""
+    """The job of one folder, which lies on the home's claim; see `LaunchedJob`."""
 
     def __init__(self, folder: Path, settings: KubernetesSettings, cluster: Cluster, manifest: Manifest) -> None:
         self.folder = folder
-        self.log = folder / "job.log"
+        self.log = folder / LOG
         self._settings, self._cluster, self._manifest = settings, cluster, manifest
 
     def start(self, prepare: Callable[[], None]) -> bool:
-        """Create the job's next attempt, or join the last one where it lives. True when it was joined.
-
-        Raises:
-            JobLost: the API server doesn't answer. Whoever starts it again joins what may have come of it.
-            ConfigError: the cluster refuses it.
-        """
+        """Raises JobLost where the API server doesn't answer, ConfigError where it refuses."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with locked(self.folder / "kubernetes.lock"):
             try:
@@ -64,9 +60,7 @@ class KubernetesJob:
         cancelled: threading.Event,
         at_once: threading.Event | None = None,
     ) -> int | None:
-        """Block until the job ended, passing on its progress lines. The exit code, or None where nobody knows it.
-
-        Why it can't begin, and that the API server is away, is passed on as a warning.
+        """Passes on as a warning why it can't begin, and that the API server is away.
 
         Raises:
             JobCancelled: after `cancelled` was set. Its pods are gone by then.
@@ -103,6 +97,17 @@ class KubernetesJob:
         name = object_name(self.folder, attempt.number)
         self._remove(name, at_once)
         self._over()
+
+    def lives(self) -> bool:
+        """Whether its last attempt lives. One that nobody can be asked about is taken to live."""
+        last = Attempt.last(self.folder)
+        if last is None or last.over:
+            return False
+        name = object_name(self.folder, last.number)
+        try:
+            return not isinstance(judge(self._cluster.get(name), self._cluster.pods(name)), Ended | TakenAway | Failed)
+        except Unreachable:
+            return True
 
     def _next(self) -> Attempt:
         """The attempt to create, or to join where it is `created`."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rufus_core.errors import ConfigError
-from rufus_core.settings import KubernetesSettings
+from rufus_core.settings import ExecutionSettings, KubernetesSettings
+from tasks.jobs import DOCUMENT, JobResources
 from tasks.kubernetes.cluster import Cluster
 from tasks.kubernetes.job import KubernetesJob
 from tasks.kubernetes.manifests import manifest
 from tasks.spawner import job_variables
-
-if TYPE_CHECKING:
-    from tasks.jobs import JobResources
 
 JOB_COMMAND = ("python", "-m", "rufus_core.jobs")  # of the image; carries out the document that follows
 
@@ -38,7 +36,7 @@ class KubernetesLauncher:
                 where="execution.kubernetes.home_path",
                 hint=f"rufus run --home {self._settings.home_path}/...: pods see the home under this path alone",
             )
-        command = [*self._command, str(folder / "document.json")]
+        command = [*self._command, str(folder / DOCUMENT)]
         make = partial(
             manifest,
             self._settings,
@@ -49,3 +47,10 @@ class KubernetesLauncher:
             gpus_per_node=resources.gpus_per_node,
         )
         return KubernetesJob(folder, self._settings, self._cluster, make)
+
+
+@contextmanager
+def kubernetes_jobs(execution: ExecutionSettings, command: Sequence[str] | None) -> Iterator[KubernetesLauncher]:
+    """Raises ConfigError without a way to the cluster."""
+    assert execution.kubernetes is not None
+    yield KubernetesLauncher(execution.kubernetes, execution.threads, command)

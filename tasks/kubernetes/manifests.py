@@ -36,7 +36,9 @@ def manifest(
         )
     plain = settings.kind == "job"
     return {
-        **(_job if plain else _ray_job)(settings, name, folder, logged(command, folder), variables, nodes, gpus_per_node),
+        **(_job if plain else _ray_job)(
+            settings, name, folder, logged(command, folder), variables, nodes, gpus_per_node
+        ),
         "metadata": {
             "name": name,
             "namespace": settings.namespace,

@@ -269,7 +269,9 @@ class Controllers:
                 status |= {"jobDeploymentStatus": "Complete", "jobStatus": "SUCCEEDED"}
             case "Failed":
                 code = head["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"]
-                message = f"Job entrypoint command failed with exit code {code if code < 128 else 128 - code}, last logs:"
+                message = (
+                    f"Job entrypoint command failed with exit code {code if code < 128 else 128 - code}, last logs:"
+                )
                 status |= {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "reason": "AppFailed"}
                 status["message"] = message
             case _:

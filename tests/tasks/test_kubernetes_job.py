@@ -17,10 +17,10 @@ from rufus_core.errors import ConfigError, InfrastructureError, JobFailed, JobLo
 
 pytest.importorskip("kubernetes", reason="the client of Kubernetes isn't installed: rufus-air[kubernetes]")
 
+from tasks.jobs import JobCancelled
 from tasks.kubernetes.cluster import Cluster
 from tasks.kubernetes.job import KubernetesJob
 from tasks.kubernetes.manifests import manifest
-from tasks.launcher import JobCancelled
 from tests.support.kubernetes import TestCluster, running_cluster
 
 KINDS = pytest.mark.parametrize("kind", ["job", "rayjob"])
@@ -187,7 +187,9 @@ def test_a_job_that_gets_room_in_time_runs(cluster: TestCluster) -> None:
 
 @KINDS
 def test_a_job_goes_on_while_the_api_server_is_away(cluster: TestCluster, kind: str) -> None:
-    one = job(cluster, "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.02)", kind)
+    one = job(
+        cluster, "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.02)", kind
+    )
     one.start(lambda: None)
     warned: list[Any] = []
 
@@ -202,12 +204,17 @@ def test_a_job_goes_on_while_the_api_server_is_away(cluster: TestCluster, kind: 
     assert {"step": 1} in warned
 
 
-def test_changes_that_the_server_forgot_are_listed_anew(cluster: TestCluster) -> None:
-    """`compact` makes every watch end with 410 Gone."""
+def test_changes_that_the_server_forgot_are_listed_anew(cluster: TestCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks but when the bell rings, and `compact` ends every watch with 410 Gone."""
+    monkeypatch.setattr("tasks.kubernetes.patience.LOOK_SECONDS", 3600.0)
     one = job(cluster, SAVES)
     one.start(lambda: None)
-    ended = partial(lambda: os.killpg(cluster.processes()[0], signal.SIGKILL))
-    assert wait(one, When(progress(one), lambda: (cluster.turn("compact"), ended())[1]))[0] == -signal.SIGKILL
+
+    def forget_and_kill() -> None:
+        cluster.turn("compact")
+        os.killpg(cluster.processes()[0], signal.SIGKILL)
+
+    assert wait(one, When(progress(one), forget_and_kill))[0] == -signal.SIGKILL
 
 
 def test_a_lost_answer_to_a_creation_makes_no_second_job(cluster: TestCluster) -> None:
@@ -284,11 +291,16 @@ def test_a_refusal_is_told_with_what_to_do(cluster: TestCluster) -> None:
         job(cluster, "").start(lambda: None)
 
 
-def test_a_job_that_can_not_write_its_log_says_why(cluster: TestCluster) -> None:
-    one = job(cluster, "")
-    one.start(lambda: one.log.mkdir())
-    with pytest.raises(IsADirectoryError):
-        wait(one)
+def test_only_a_job_that_lives_is_said_to_live(cluster: TestCluster) -> None:
+    one = job(cluster, SAVES)
+    assert not one.lives()
+    one.start(lambda: None)
+    assert one.lives()
+    cluster.kill()
+    assert one.lives()  # nobody can be asked
+    cluster.start()
+    one.cancel(threading.Event())
+    assert not one.lives()
 
 
 def test_a_file_of_attempts_that_can_not_be_read_starts_nothing(cluster: TestCluster) -> None:
