@@ -29,7 +29,7 @@ class KubernetesSettings(Frozen):
     """How jobs become Kubernetes' Jobs, or KubeRay's RayJobs where `kind` says so.
 
     The home lies on the claim `home_claim`, under the same path here and in every pod. Without `kubeconfig` and
-    `context` it is the cluster of the pod that this runs in, elsewhere the current context of KUBECONFIG or ~/.kube/config.
+    `context` the cluster is that of the pod that this runs in, elsewhere that of KUBECONFIG or of ~/.kube/config.
     """
 
     image: Annotated[str, Field(min_length=1)]  # with the same release of this project in it
