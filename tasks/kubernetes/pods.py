@@ -10,7 +10,7 @@ from rufus_core.settings import KubernetesSettings, NodeSettings
 from tasks.kubernetes.names import FOLDER_ANNOTATION, JOB_LABEL
 
 CONTAINER = "job"
-# Nothing is put into a script's text: paths are its arguments. `exec` keeps the pid, so that the job itself hears SIGTERM.
+# Paths are arguments of the scripts, no part of their text. `exec` keeps the pid: the job itself hears SIGTERM.
 _INTO_THE_LOG = ("/bin/sh", "-c", 'echo $$ >"$0/kubernetes.pid"; exec "$@" >>"$0/job.log" 2>&1')
 _STOP = ("/bin/sh", "-c", 'pid=$(cat "$0/kubernetes.pid") && kill "$pid" && while kill -0 "$pid"; do sleep 0.1; done')
 
@@ -21,7 +21,7 @@ def logged(command: Sequence[str], folder: Path) -> list[str]:
 
 
 def stopped_first(folder: Path) -> dict[str, Any]:
-    """A hook for a container that runs the command beside others: it hears SIGTERM, and has the grace, before they do."""
+    """A hook for a container that runs the command beside others: it hears SIGTERM, and has time, before they do."""
     return {"lifecycle": {"preStop": {"exec": {"command": [*_STOP, str(folder)]}}}}
 
 

@@ -1,6 +1,6 @@
 """The one process of a pod, and what keeps its exit code while nobody looks: `python kubernetes_pod.py FOLDER`.
 
-`FOLDER/pod.json` says the command and its environment. `pid` and then `exit` are written beside it, the output to `log`.
+`FOLDER/pod.json` says the command and its environment. `pid` and then `exit` are written beside it, output to `log`.
 It outlives the API server, as pods do.
 """
 

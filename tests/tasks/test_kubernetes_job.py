@@ -130,7 +130,7 @@ def test_after_a_job_that_ended_the_next_attempt_starts(cluster: TestCluster, ki
 def test_a_pod_that_is_evicted_is_no_failure_of_the_job(cluster: TestCluster, kind: str) -> None:
     one = job(cluster, SAVES, kind, nodes=2 if kind == "rayjob" else 1)
     one.start(lambda: None)
-    with pytest.raises(JobLost, match="EvictionByEvictionAPI|DisruptionTarget"):
+    with pytest.raises(JobLost, match=r"EvictionByEvictionAPI|DisruptionTarget|Ray head is gone"):
         wait(one, When(progress(one), lambda: evict(cluster)))
     assert one.log.read_text() == "saved\n"
     assert cluster.processes() == []
@@ -262,7 +262,7 @@ def test_a_cancelled_job_that_nobody_can_confirm_is_said_so(cluster: TestCluster
             return True
         return False
 
-    with pytest.raises(InfrastructureError, match="nobody can say that the job .* is gone"):
+    with pytest.raises(InfrastructureError, match=r"nobody can say that the job .* is gone"):
         wait(one, When(unreachable))
     cluster.start()
     assert one.start(lambda: None) is True

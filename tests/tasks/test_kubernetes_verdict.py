@@ -37,6 +37,9 @@ def is_true(kind: str, reason: str = "", message: str = "") -> dict[str, Any]:
 DISRUPTED = is_true("DisruptionTarget", "PreemptionByScheduler", "preempting to\n accommodate")
 
 
+LOST_WORKER = pod("Failed", "ray-worker", **DISRUPTED)  # the job itself says that a rank is lost
+
+
 @pytest.mark.parametrize(
     ("thing", "pods", "verdict"),
     [
