@@ -74,6 +74,11 @@ class Cluster:
             found = self._pods.list_namespaced_pod(self._namespace, label_selector=f"{JOB_LABEL}={name}", **_WITHIN)
         return list(self._plain(found)["items"])
 
+    def seen(self, name: str) -> tuple[Object | None, list[Object]]:
+        """A job and its pods. The pods are looked at first: a job that has ended may have lost them since."""
+        pods = self.pods(name)
+        return self.get(name), pods
+
     def delete(self, name: str) -> None:
         """Ask for the end of a job and of all its pods. It is in the cluster until the last of them is gone."""
         with _told("delete"):

@@ -105,7 +105,7 @@ class KubernetesJob:
             return False
         name = object_name(self.folder, last.number)
         try:
-            return not isinstance(judge(self._cluster.get(name), self._cluster.pods(name)), Ended | TakenAway | Failed)
+            return not isinstance(judge(*self._cluster.seen(name)), Ended | TakenAway | Failed)
         except Unreachable:
             return True
 
@@ -114,7 +114,7 @@ class KubernetesJob:
         last = Attempt.last(self.folder)
         if last is not None and not last.over:
             name = object_name(self.folder, last.number)
-            job, pods = self._cluster.get(name), self._cluster.pods(name)
+            job, pods = self._cluster.seen(name)
             if not isinstance(judge(job, pods), Ended | TakenAway | Failed):
                 return last.model_copy(update={"created": True})
             if job is None and not last.created:  # asked for, and never answered: it may still come to be
@@ -136,11 +136,10 @@ class KubernetesJob:
     def _look(self, name: str, watched: Patience) -> float:
         """Look at the job; seconds until the next look."""
         try:
-            job = self._cluster.get(name)
-            pods = self._cluster.pods(name)
+            verdict = judge(*self._cluster.seen(name))
         except Unreachable as error:
             return watched.away(error)
-        return watched.saw(judge(job, pods))
+        return watched.saw(verdict)
 
     def _told(self, name: str, verdict: Verdict, watched: Patience) -> int | None:
         """The exit code of what has ended, its pods gone. Raises what has to be raised."""

@@ -117,7 +117,7 @@ def _of_ray_job(job: Object, pods: Sequence[Object]) -> Verdict:
         case "ValidationFailed":
             return Failed(f"KubeRay refuses the job: {status.get('message', '')}", "execution.kubernetes")
     if status.get("jobDeploymentStatus") == "Running" and not any(map(alive, heads)):
-        return TakenAway("its Ray head is gone")
+        return _ending(heads) if heads else TakenAway("its Ray head is gone")  # of one that ended, KubeRay tells soon
     return _of_living(living) if living else Waiting(NO_POD, "room")
 
 

@@ -1,7 +1,8 @@
 """A server that speaks the part of Kubernetes' API that the launcher uses.
 
 `python -m tests.support.kubernetes_api FOLDER PORT`. Jobs, RayJobs and pods: create, get, list, watch, delete, evict,
-logs. All it knows is in FOLDER, so it can be killed and started again; its pods are processes of this machine that live on meanwhile. Files in `FOLDER/knobs` make trouble.
+logs. All it knows is in FOLDER, so it can be killed and started again; its pods are processes that live on meanwhile.
+Files in `FOLDER/knobs` make trouble.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What the API server of the tests holds, on disk, and the controllers that make pods of jobs and processes of pods.
 
 It follows Kubernetes in what the launcher relies on: one pod for each Job with backoffLimit 0, the conditions of Jobs
-and pods, graceful and foreground deletion, resource versions, eviction. A RayJob is a head that runs the entrypoint, and
-workers without a process.
+and pods, graceful and foreground deletion, resource versions, eviction. A RayJob is a head that runs the entrypoint,
+and workers without a process.
 """
 
 from __future__ import annotations

@@ -69,6 +69,7 @@ LOST_WORKER = pod("Failed", "ray-worker", **DISRUPTED)  # the job itself says th
         (ray(jobDeploymentStatus="Initializing"), [pod("Pending", "ray-head")], Running()),
         (ray(jobDeploymentStatus="Running"), [pod("Running", "ray-head")], Running()),
         (ray(jobDeploymentStatus="Running"), [pod("Running", "ray-worker")], TakenAway),
+        (ray(jobDeploymentStatus="Running"), [pod("Succeeded", "ray-head")], Ending("n1")),
         (ray(jobDeploymentStatus="Running"), [pod("Running", "ray-head", **DISRUPTED)], TakenAway),
         (
             ray(jobDeploymentStatus="Running"),
