@@ -20,7 +20,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import kubernetes_validate
 
-from tests.support.kubernetes_state import API, Controllers, Object, State, condition, created, mark_deleted
+from tests.support.kubernetes_controllers import Controllers
+from tests.support.kubernetes_objects import API, Object, State, condition, created, mark_deleted
 
 TOKEN = "of-the-tests"
 _PATH = re.compile(
