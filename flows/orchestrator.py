@@ -15,7 +15,7 @@ from rufus_core.lineage.home import open_store
 from rufus_core.ports.orchestration import Check, Deployed, Difference, PagesCheck, Rebuilt, RunObserver, RunOutcome
 from rufus_core.recipe.step import Step
 from rufus_core.settings import Recipe
-from tasks import servers
+from tasks import databases, servers
 
 ANSWER_SECONDS = 30.0  # a loaded server is slow, and not gone
 
@@ -30,6 +30,7 @@ class PrefectOrchestrator:
         self._command = command
 
     def run(self, recipe: Recipe, graph: Sequence[Step], home: Path, observer: RunObserver) -> RunOutcome:
+        databases.check_databases()
         with _prefect_api(home) as url:
             # Prefect reads its settings when it is first imported; importing overlaps with the server's start.
             from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
@@ -51,6 +52,7 @@ class PrefectOrchestrator:
 
     @contextmanager
     def serve_pages(self, home: Path, prefect_port: int, mlflow_port: int) -> Iterator[Mapping[str, str]]:
+        databases.check_databases()
         servers.require_port(prefect_port, "--prefect-port")
         servers.require_port(mlflow_port, "--mlflow-port")
         with servers.prefect_server(home, prefect_port) as prefect, servers.mlflow_server(home, mlflow_port) as mlflow:
@@ -59,10 +61,11 @@ class PrefectOrchestrator:
             yield {"Prefect (flows, steps)": prefect.url, "MLflow (curves, checkpoints)": mlflow.url}
 
     def verify_pages(self, home: Path, only: Collection[str] | None, prefect: bool) -> PagesCheck:
+        databases.check_databases()
         store = open_store(home)
         differences: list[Difference] = []
         not_checked = []
-        if (home / "mlflow" / "mlflow.db").exists():
+        if databases.mlflow_elsewhere() or databases.home_database(home / "mlflow").exists():
             from tasks.verification import verify_mlflow
 
             differences += verify_mlflow(home, store.records(), only)
@@ -70,7 +73,11 @@ class PrefectOrchestrator:
             not_checked.append("MLflow: this home has no mlflow.db")
         if not prefect:
             not_checked.append("Prefect: not asked for")
-        elif "PREFECT_API_URL" not in os.environ and not (home / "prefect" / "prefect.db").exists():
+        elif not (
+            os.environ.get("PREFECT_API_URL")
+            or databases.prefect_database()
+            or (home / "prefect" / "prefect.db").exists()
+        ):
             not_checked.append("Prefect: this home has no prefect.db")
         else:
             with _prefect_api(home) as url:
@@ -99,7 +106,8 @@ class PrefectOrchestrator:
     def rebuild_mlflow(self, home: Path, experiment: str, warn: Callable[[str], None]) -> Rebuilt:
         from tasks.rebuild import rebuild_mlflow
 
-        return rebuild_mlflow(home, experiment, os.environ.get("MLFLOW_TRACKING_URI"), warn)
+        databases.check_databases()
+        return rebuild_mlflow(home, experiment, databases.mlflow_elsewhere(), warn)
 
     def checks(self) -> list[Check]:
         return [

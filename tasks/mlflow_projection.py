@@ -14,6 +14,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import httpx
+import tenacity
 from mlflow import MlflowClient
 from mlflow.entities import (
     Dataset,
@@ -31,8 +33,9 @@ from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
 from rufus_core.lineage.process import ProcessId
+from tasks.databases import first_use, home_database, mlflow_elsewhere
 
-OUTAGES = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError)
+OUTAGES = (MlflowException, SQLAlchemyError, sqlite3.Error, OSError, httpx.HTTPError)
 REFUSALS = ("INVALID_PARAMETER_VALUE", "INVALID_STATE", "RESOURCE_ALREADY_EXISTS", "RESOURCE_DOES_NOT_EXIST")
 ENTRIES = ("start_run", "mark_run", "log_metrics", "log_inputs", "log_model", "point_alias", "end_run")
 
@@ -41,6 +44,8 @@ MAX_VALUE = 6000  # it cuts longer values in silence
 BATCH_METRICS, BATCH_PARAMS = 1000, 100  # its limits for one call
 NOTE = "mlflow.note.content"  # what its pages show as the description
 VERSIONS = "mlflow.modelVersions"  # from here a model's page knows that it is registered
+ANSWER_SECONDS = 10.0
+TRIES = 5  # of an entry that another home writes at the same moment
 
 Artifact = Mapping[str, str]  # name, digest, record (its id)
 
@@ -50,8 +55,20 @@ class Refused(Exception):
 
 
 def open_home(folder: Path, experiment: str) -> MlflowProjection:
-    """Opens (and creates) `folder/mlflow.db`. Fails at once where MLflow would retry for 100 seconds."""
-    return open_database(folder.absolute() / "mlflow.db", experiment)
+    """Opens the MLflow that the environment names, else (and creates) `folder/mlflow.db`.
+
+    Fails at once where MLflow would retry for 100 seconds.
+    """
+    elsewhere = mlflow_elsewhere()
+    return open_elsewhere(elsewhere, experiment) if elsewhere else open_database(home_database(folder), experiment)
+
+
+def open_elsewhere(uri: str, experiment: str) -> MlflowProjection:
+    """Opens a server, or a database that other homes may use too."""
+    if uri.startswith("http"):
+        httpx.get(f"{uri.rstrip('/')}/health", timeout=ANSWER_SECONDS).raise_for_status()
+    with first_use(uri):
+        return MlflowProjection(uri, experiment)
 
 
 def open_database(database: Path, experiment: str) -> MlflowProjection:
@@ -67,8 +84,7 @@ class MlflowProjection:
         logging.getLogger("mlflow").setLevel(logging.WARNING)
         logging.getLogger("alembic").setLevel(logging.WARNING)
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
-        known = self._client.get_experiment_by_name(experiment)
-        self._experiment = known.experiment_id if known else self._client.create_experiment(experiment, artifacts)
+        self._experiment = self._opened(experiment, artifacts)
         self._runs: dict[str, str] = {}
 
     def apply(self, entry: Mapping[str, Any]) -> None:
@@ -77,8 +93,11 @@ class MlflowProjection:
         name = arguments.pop("entry", None)
         if name not in ENTRIES:
             raise Refused(f"there is no entry {name!r}")
+        retrying = tenacity.Retrying(
+            stop=tenacity.stop_after_attempt(TRIES), retry=tenacity.retry_if_exception(_collided), reraise=True
+        )
         try:
-            getattr(self, name)(**arguments)
+            retrying(getattr(self, name), **arguments)
         except MlflowException as error:
             if error.error_code in REFUSALS:
                 raise Refused(str(error)) from error
@@ -215,6 +234,18 @@ class MlflowProjection:
             if not token:
                 return False
 
+    def _opened(self, experiment: str, artifacts: str | None) -> str:
+        """The id of the experiment, which another process may be creating now."""
+        known = self._client.get_experiment_by_name(experiment)
+        if known is None:
+            try:
+                return str(self._client.create_experiment(experiment, artifacts))
+            except MlflowException as error:
+                known = self._client.get_experiment_by_name(experiment)
+                if known is None:
+                    raise error
+        return str(known.experiment_id)
+
     def _run(self, key: str) -> str:
         run_id = self._known(key)
         if run_id is None:
@@ -251,9 +282,9 @@ class MlflowProjection:
         return f"[{model['name']}](#/experiments/{self._experiment}/models/{self._model(model).model_id})"
 
 
-def reason(outage: Exception) -> str:
-    """The first line of what an outage says."""
-    return next(iter(str(outage).strip().splitlines()), type(outage).__name__)
+def _collided(error: BaseException) -> bool:
+    """Whether another home wrote the same row first, which MLflow looks for and then creates."""
+    return isinstance(error, MlflowException) and "UniqueViolation" in str(error)
 
 
 def metric_name(text: str) -> str:

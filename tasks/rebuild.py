@@ -1,4 +1,4 @@
-"""Writes MLflow anew from the records: beside the old database and then in its place, or into an empty server."""
+"""Writes MLflow anew from the records: beside the home's old database and then in its place, or into an empty one."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from rufus_core.lineage.record import Record
 from rufus_core.lineage.store import Store
 from rufus_core.ports.orchestration import Rebuilt
 from rufus_core.training.reporter import CURVES, reported
+from tasks.databases import MLFLOW_DATABASE, MLFLOW_SERVER, home_database, reason, without_password
 from tasks.entries import flatten, milliseconds_of, send_record, tags_of, without_last
-from tasks.mlflow_projection import OUTAGES, MlflowProjection, open_database, reason
+from tasks.mlflow_projection import OUTAGES, MlflowProjection, open_database, open_elsewhere
 from tasks.replay import any_alive, apply, leftovers, read_journal, writing
 
 
@@ -25,11 +26,11 @@ def rebuild_mlflow(home: Path, experiment: str, uri: str | None, warn: Callable[
     """Write all records of a home as runs and models of `experiment`.
 
     Args:
-        uri: an MLflow server without runs of this experiment; without it, the home's database is replaced.
+        uri: a server or database without runs of this experiment; without it, the home's database is replaced.
         warn: hears of each record that can't be read, and of each entry that MLflow refuses.
 
     Raises:
-        RufusError: a run writes to MLflow now, or the server has runs of another making.
+        RufusError: a run writes to MLflow now, or what `uri` names has runs of another making.
         InfrastructureError: MLflow can't be written. The old database stays.
     """
     folder = home / "mlflow"
@@ -41,21 +42,22 @@ def rebuild_mlflow(home: Path, experiment: str, uri: str | None, warn: Callable[
     try:
         with writing(folder):
             if uri is not None:
-                _fill(_empty_server(uri, experiment, records.values()), records, store, folder, warn)
-                return Rebuilt(len(records), uri, None)
+                _fill(_empty(uri, experiment, records.values()), records, store, folder, warn)
+                return Rebuilt(len(records), without_password(uri), None)
             if any_alive(folder):
                 raise RufusError(
                     "a run writes to MLflow now", hint="wait for its end, or stop it; then type this again"
                 )
             return _replaced(records, store, folder, experiment, warn)
     except OUTAGES as error:
-        raise InfrastructureError(f"MLflow can't be written: {reason(error)}", where=uri or str(folder)) from error
+        where = without_password(uri) if uri else str(folder)
+        raise InfrastructureError(f"MLflow can't be written: {reason(error)}", where=where) from error
 
 
 def _replaced(
     records: dict[str, Record], store: Store, folder: Path, experiment: str, warn: Callable[[str], None]
 ) -> Rebuilt:
-    database, fresh = folder / "mlflow.db", folder / "mlflow.rebuilding.db"
+    database, fresh = home_database(folder), folder / "mlflow.rebuilding.db"
     fresh.unlink(missing_ok=True)  # of a rebuild that was killed
     projection = open_database(fresh.absolute(), experiment)
     _fill(projection, records, store, folder, warn)
@@ -124,13 +126,13 @@ def _replay(journal: Any, fresh: Path, records: dict[str, Record], folder: Path,
         return Path(journal.name)
 
 
-def _empty_server(uri: str, experiment: str, records: Iterable[Record]) -> MlflowProjection:
-    projection = MlflowProjection(uri, experiment)
+def _empty(uri: str, experiment: str, records: Iterable[Record]) -> MlflowProjection:
+    projection = open_elsewhere(uri, experiment)
     if projection.holds_other_runs(map(key_of, records)):
         raise RufusError(
-            f"this server has runs of experiment {experiment} that the records don't know",
-            where=uri,
-            hint="name another experiment with --experiment, or an empty server in MLFLOW_TRACKING_URI",
+            f"this MLflow has runs of experiment {experiment} that the records don't know",
+            where=without_password(uri),
+            hint=f"--experiment names another one, {MLFLOW_SERVER} or {MLFLOW_DATABASE} an empty MLflow",
         )
     return projection
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from rufus_core.lineage.files import locked
+from tasks.databases import reason
 
 if TYPE_CHECKING:
     from tasks.mlflow_projection import MlflowProjection
@@ -75,7 +76,7 @@ class Sender:
             self._journal.close()
 
     def _work(self) -> None:
-        from tasks.mlflow_projection import OUTAGES, reason  # MLflow takes seconds to import
+        from tasks.mlflow_projection import OUTAGES  # MLflow takes seconds to import
 
         projection: MlflowProjection | None = None
         while True:

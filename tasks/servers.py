@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +17,7 @@ from typing import Self
 import httpx
 
 from rufus_core.errors import InfrastructureError, PortInUse
+from tasks.databases import first_use, home_database, mlflow_database, prefect_database, reason, without_password
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # a first start migrates a fresh database, and machines are loaded
@@ -31,7 +33,9 @@ class Server:
     health: str  # path that answers 200 once the server serves
     log: Path
     env: Mapping[str, str] = field(default_factory=dict)
+    database: str | None = None  # its URL, where others may open it too
     _guard: subprocess.Popen[bytes] | None = None
+    _opening: ExitStack = field(default_factory=ExitStack)
 
     @property
     def url(self) -> str:
@@ -39,6 +43,7 @@ class Server:
 
     def __enter__(self) -> Self:
         self.log.parent.mkdir(parents=True, exist_ok=True)
+        self._open()
         with self.log.open("ab") as log:
             self._guard = subprocess.Popen(  # noqa: S603
                 [sys.executable, "-m", "tasks.guard", *self.command],
@@ -52,6 +57,25 @@ class Server:
 
     def ready(self) -> None:
         """Wait until the server answers. Raises InfrastructureError when it ended or stays silent."""
+        with self._opening:
+            self._wait()
+
+    def _open(self) -> None:
+        """Have the database for this server until it is ready: it may create the tables."""
+        if self.database is None:
+            return
+        from sqlalchemy.exc import SQLAlchemyError
+
+        try:
+            self._opening.enter_context(first_use(self.database))
+        except SQLAlchemyError as error:
+            raise InfrastructureError(
+                f"the database of the {self.name} server doesn't answer: {reason(error)}",
+                where=without_password(self.database),
+                hint="start it, or correct its URL; nothing has run yet",
+            ) from error
+
+    def _wait(self) -> None:
         assert self._guard is not None
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline and self._guard.poll() is None:
@@ -63,9 +87,10 @@ class Server:
         raise InfrastructureError(f"the {self.name} server did not start", hint=f"its output is in {self.log}")
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        if self._guard is not None and self._guard.stdin is not None:
-            self._guard.stdin.close()
-            self._guard.wait()
+        with self._opening:
+            if self._guard is not None and self._guard.stdin is not None:
+                self._guard.stdin.close()
+                self._guard.wait()
 
 
 def prefect_environment(home: Path) -> dict[str, str]:
@@ -85,20 +110,19 @@ def prefect_environment(home: Path) -> dict[str, str]:
 def prefect_server(home: Path, port: int) -> Server:
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(port)]
     env = {**prefect_environment(home), "PREFECT_UI_API_URL": f"http://{HOST}:{port}/api"}
-    return Server("Prefect", command, port, "/api/health", home / "prefect" / "server.log", env)
+    return Server("Prefect", command, port, "/api/health", home / "prefect" / "server.log", env, prefect_database())
 
 
 def mlflow_server(home: Path, port: int) -> Server:
     folder = home.absolute() / "mlflow"
     command = [sys.executable, "-m", "mlflow", "server", "--host", HOST, "--port", str(port), "--workers", "1"]
-    command += [
-        "--backend-store-uri",
-        f"sqlite:///{folder}/mlflow.db",
-        "--artifacts-destination",
-        str(folder / "artifacts"),
-    ]
-    env = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # its job workers take 2.5 GB and serve nothing of ours
-    return Server("MLflow", command, port, "/health", folder / "server.log", env)
+    command += ["--artifacts-destination", str(folder / "artifacts")]
+    database = mlflow_database()
+    env = {
+        "MLFLOW_BACKEND_STORE_URI": database or f"sqlite:///{home_database(folder)}",  # no password in a command line
+        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",  # its job workers take 2.5 GB and serve nothing of ours
+    }
+    return Server("MLflow", command, port, "/health", folder / "server.log", env, database)
 
 
 def free_port() -> int:

@@ -15,8 +15,9 @@ from rufus_core.lineage.adopt import ADOPTED
 from rufus_core.lineage.process import ProcessId
 from rufus_core.lineage.record import Record
 from rufus_core.ports.orchestration import Difference
+from tasks.databases import mlflow_uri, reason, without_password
 from tasks.entries import MODEL_KINDS, inputs_of
-from tasks.mlflow_projection import MAX_DIGEST, OUTAGES, metric_name, reason
+from tasks.mlflow_projection import MAX_DIGEST, OUTAGES, metric_name
 
 REBUILD = "rufus rebuild-mlflow"
 PAGE = 100
@@ -29,16 +30,13 @@ def verify_mlflow(home: Path, records: Sequence[Record], only: Collection[str] |
     try:
         return list(_Comparison(home, records).differences(only))
     except OUTAGES as error:
-        return [Difference(str(database(home)), f"MLflow can't be read: {reason(error)}", REBUILD)]
-
-
-def database(home: Path) -> Path:
-    return home.absolute() / "mlflow" / "mlflow.db"
+        where = without_password(mlflow_uri(home / "mlflow"))
+        return [Difference(where, f"MLflow can't be read: {reason(error)}", REBUILD)]
 
 
 class _Comparison:
     def __init__(self, home: Path, records: Sequence[Record]) -> None:
-        uri = f"sqlite:///{database(home)}"
+        uri = mlflow_uri(home / "mlflow")
         self._client = MlflowClient(tracking_uri=uri, registry_uri=uri)
         self._experiments = [each.experiment_id for each in self._client.search_experiments(view_type=ViewType.ALL)]
         self._records = {record.id: record for record in records}
