@@ -61,14 +61,20 @@ class Root(Protocol):
 
 
 def open_root(url: str) -> Root:
-    """The root at a URL: a folder for `file://`, else what fsspec knows by that protocol.
+    """The root at a URL: a folder for `file://`, a bucket for `s3://`, else what fsspec knows by that protocol.
 
     Raises:
         ConfigError: the URL is none, holds a secret, or is of a protocol that isn't installed.
     """
     url = check_url(url)
     protocol, _, path = url.partition("://")
-    return FolderRoot(url, Path(unquote(path))) if protocol == "file" else BucketRoot(url)
+    if protocol == "file":
+        return FolderRoot(url, Path(unquote(path)))
+    if protocol == "s3":
+        from rufus_core.lineage.s3_root import S3Root
+
+        return S3Root(url)
+    return BucketRoot(url)
 
 
 class FolderRoot:

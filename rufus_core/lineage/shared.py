@@ -103,8 +103,9 @@ class Shared:
         """
         entry = record.files[path]
         to.parent.mkdir(parents=True, exist_ok=True)
-        with to.open("wb") as copy:
-            change = self._compare(entry, path, copy.write)
+        change = self._copy(entry, path, to)
+        if change is not None:  # perhaps the bytes went bad on the way
+            change = self._copy(entry, path, to)
         if change is not None:
             state = "gone from" if change.change == "missing" else "not as recorded in"
             raise LineageError(
@@ -142,6 +143,10 @@ class Shared:
         """The right to make an artifact among all that use the root. Raises LeaseHeld while another job has it."""
         self._try()
         return acquire_shared(self.root, name, fingerprint)
+
+    def _copy(self, entry: FileEntry, path: str, to: Path) -> FileChange | None:
+        with to.open("wb") as copy:
+            return self._compare(entry, path, copy.write)
 
     def _compare(self, entry: FileEntry, path: str, keep: Callable[[bytes], object] = len) -> FileChange | None:
         """Read a file at the root, and give its bytes to `keep` piece by piece."""
