@@ -29,7 +29,7 @@ def recipe(home: Path, env: Mapping[str, str], *words: str) -> None:
     """`rufus run`; a plain one forgets what the environment names."""
     named = {"RUFUS_STORE", PREFECT_DATABASE, MLFLOW_DATABASE, "PREFECT_API_URL", "MLFLOW_TRACKING_URI"}
     clean = {name: value for name, value in os.environ.items() if name not in named}
-    command = [sys.executable, "-m", "rufus_core.cli.entry", *words, "--home", str(home)]
+    command = [str(Path(sys.executable).with_name("rufus")), *words, "--home", str(home)]
     began = time.monotonic()
     subprocess.run(command, check=True, env={**clean, **env})
     print(f"rufus {' '.join(words)}: {time.monotonic() - began:.0f} s", flush=True)
@@ -62,6 +62,7 @@ def main() -> None:
         s3.stop()
         postgres.stop()
     plain, served = digests(folder / "plain"), digests(folder / "served")
+    assert plain
     assert served == plain, {name for name in plain.keys() | served.keys() if plain.get(name) != served.get(name)}
     assert digests(folder / "second") == plain
     print(f"{len(plain)} artifacts are equal, digest for digest")

@@ -1,8 +1,8 @@
 """A bucket of S3: big files go there in parts, so that an upload that was killed goes on.
 
-An open upload of a key is found again by whoever puts the same file, of this host or another. What it holds is taken for
-sent where its hash is that of the file's part. So two that put one file at once share the work, and the first to end it
-ends it for both.
+An open upload of a key is found again by whoever puts the same file, of this host or another. What it holds is taken
+for sent where its hash is that of the file's part. So two that put one file at once share the work, and the first to
+end it ends it for both.
 """
 
 from __future__ import annotations
