@@ -11,7 +11,7 @@ MEGATRON := $(VENV)/.megatron
 MEGATRON_PACKAGES := megatron-core==0.16.1 mbridge==0.15.1 einops==0.8.2
 PEER_PACKAGES := evalplus==0.3.1 verl==0.9.1 appdirs==1.4.4 multipledispatch==1.0.0 tempdir==0.7.1 termcolor==3.3.0 wget==3.2
 
-.PHONY: install install-megatron install-sglang run run-smol clean-run test crash lint bench ui lock sbom
+.PHONY: install install-megatron install-sglang run run-smol clean-run test crash services-run lint bench ui lock sbom
 
 install: $(INSTALLED)
 
@@ -71,6 +71,10 @@ test: install install-megatron install-sglang
 # Kills runs a hundred times and more, at every point of the job protocol; takes about half an hour. ARGS="--kills 20"
 crash: install
 	$(BIN)/python -m tests.crash.suite $(ARGS)
+
+# The CPU recipe plain, and over Postgres and a bucket that fails 5% of its requests: equal, digest for digest.
+services-run: install
+	$(BIN)/python -m tests.services_run $(ARGS)
 
 lint: install
 	$(BIN)/ruff check

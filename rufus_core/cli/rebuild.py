@@ -19,7 +19,7 @@ def rebuild_mlflow(
     """Write MLflow anew from the records: a run for each artifact, models, scores, curves, aliases.
 
     What no record knows, such as runs that failed, stays in the old database, which is kept beside the new one. With
-    MLFLOW_TRACKING_URI an empty server is filled instead.
+    MLFLOW_TRACKING_URI or MLFLOW_BACKEND_STORE_URI an empty MLflow is filled instead.
     """
     from rufus_core.cli.orchestration import load_orchestrator
     from rufus_core.cli.output import print_json

@@ -129,7 +129,7 @@ class Orchestrator(Protocol[RecipeT, StepT]):
         ...
 
     def rebuild_mlflow(self, home: Path, experiment: str, warn: Callable[[str], None]) -> Rebuilt:
-        """Write MLflow anew from a home's records: its database, or the empty server that MLFLOW_TRACKING_URI names.
+        """Write MLflow anew from a home's records: its database, or the empty MLflow that the environment names.
 
         `warn` hears of each record that can't be read. Raises RufusError while a run writes there.
         """
