@@ -34,6 +34,7 @@ class FailingStore:
         self.requests: list[tuple[str, str]] = []  # method and path with its query, as they came
         self.faults: Counter[Fault] = Counter()
         self._rate, self._kinds = rate, kinds
+        self._ordered: tuple[str, str, Fault] | None = None
         self._random, self._lock = random.Random(seed), threading.Lock()
         store = self
 
@@ -52,12 +53,20 @@ class FailingStore:
         self._server.shutdown()
         self._server.server_close()
 
+    def fail_next(self, method: str, part_of_path: str, fault: Fault) -> None:
+        """Fail the next request of this kind in this way."""
+        self._ordered = (method, part_of_path, fault)
+
     def next_fault(self, method: str, path: str) -> Fault | None:
         with self._lock:
             self.requests.append((method, path))
-            if self._random.random() >= self._rate:
+            chance = self._random.random() < self._rate
+            if self._ordered and self._ordered[0] == method and self._ordered[1] in path:
+                fault, self._ordered = self._ordered[2], None
+            elif chance:
+                fault = self._kinds[self.faults.total() % len(self._kinds)]
+            else:
                 return None
-            fault = self._kinds[self.faults.total() % len(self._kinds)]
             self.faults[fault] += 1
             return fault
 

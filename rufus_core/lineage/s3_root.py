@@ -73,8 +73,11 @@ class S3Root(BucketRoot):
             with ThreadPoolExecutor(SENT_AT_ONCE) as pool:
                 parts = list(pool.map(send, range(1, -(-size // length) + 1)))
             self._call("complete_multipart_upload", **upload, MultipartUpload={"Parts": parts})
-        except FileNotFoundError:  # it was ended or aborted, perhaps by this request's first try, whose answer was lost
+        except (FileNotFoundError, InfrastructureError) as error:
+            # It was ended or aborted, perhaps by the first try of a request to end it, whose answer was lost.
             if self.size(key) != size:
+                if isinstance(error, InfrastructureError):
+                    raise
                 return False
         for other in self._uploads(key):
             self._abort(other)
