@@ -33,13 +33,23 @@ class PrefectOrchestrator:
         databases.check_databases()
         with _prefect_api(home) as url:
             # Prefect reads its settings when it is first imported; importing overlaps with the server's start.
-            from prefect.settings import PREFECT_API_URL, PREFECT_HOME, temporary_settings
+            from prefect.settings import (
+                PREFECT_API_URL,
+                PREFECT_CLIENT_RETRY_EXTRA_CODES,
+                PREFECT_HOME,
+                temporary_settings,
+            )
 
             from flows.orphans import end_orphans
             from flows.recorded import send_events
             from flows.run import run_recipe
 
-            with temporary_settings({PREFECT_API_URL: url(), PREFECT_HOME: home / "prefect"}):
+            settings = {
+                PREFECT_API_URL: url(),
+                PREFECT_HOME: home / "prefect",
+                PREFECT_CLIENT_RETRY_EXTRA_CODES: {500},  # its answer while its Postgres can't be connected to
+            }
+            with temporary_settings(settings):
                 send_events()  # else they would follow what this process has open to an earlier server
                 try:
                     end_orphans()

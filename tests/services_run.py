@@ -1,6 +1,6 @@
 """The whole CPU recipe twice: plain, and over a failing object store with Postgres behind Prefect and MLflow.
 
-python -m tests.services_run [--folder FOLDER] [--rate 0.05]
+python -m tests.services_run [--folder FOLDER] [--rate 0.05] [options of rufus run, such as --until sft]
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ def main() -> None:
     said = argparse.ArgumentParser()
     said.add_argument("--folder", type=Path)
     said.add_argument("--rate", type=float, default=0.05)
-    chosen = said.parse_args()
+    chosen, options = said.parse_known_args()
+    words = ["run", "--profile", "cpu", *options]
     folder = chosen.folder or Path(tempfile.mkdtemp())
     folder.mkdir(parents=True, exist_ok=True)
     s3, postgres = S3Server(), PostgresServer(folder)
@@ -53,11 +54,11 @@ def main() -> None:
                 MLFLOW_DATABASE: postgres.url("postgresql", postgres.database()),
             }
             services = {**ENVIRONMENT, **databases, "AWS_ENDPOINT_URL": store.url, "RUFUS_STORE": url}
-            recipe(folder / "served", services, "run", "--profile", "cpu")
+            recipe(folder / "served", services, *words)
             recipe(folder / "served", services, "verify", "--shared")
-            recipe(folder / "second", services, "run", "--profile", "cpu")
+            recipe(folder / "second", services, *words)
             print(f"{len(store.requests)} requests, {store.faults.total()} failed: {dict(store.faults)}", flush=True)
-        recipe(folder / "plain", {}, "run", "--profile", "cpu")
+        recipe(folder / "plain", {}, *words)
     finally:
         s3.stop()
         postgres.stop()
