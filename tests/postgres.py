@@ -8,6 +8,7 @@ import subprocess
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -57,8 +58,10 @@ class PostgresServer:
         """End it with every connection, as a crash does; what was committed stays."""
         if self._process is not None:
             everything = psutil.Process(self._process.pid).children(recursive=True)
-            for process in (self._process, *everything):
-                process.kill()
+            self._process.kill()
+            for process in everything:
+                with suppress(psutil.NoSuchProcess):  # it ended with the server
+                    process.kill()
             self._process.wait()
             psutil.wait_procs(everything)
             self._process = None
@@ -80,7 +83,7 @@ class PostgresServer:
 
     @staticmethod
     def _command(program: str, *words: str) -> list[str]:
-        """PostgreSQL refuses to run as root, so root is another user to it. It ends with whoever started it."""
+        """PostgreSQL refuses to run as root, so root is another user to it. It ends with the thread that started it."""
         folder, bubblewrap = binaries(), find_bubblewrap()
         assert folder is not None
         assert bubblewrap is not None

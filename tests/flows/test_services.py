@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -64,15 +65,23 @@ def test_a_postgres_that_dies_in_the_middle_of_a_run_stops_no_training(
 ) -> None:
     go_on = tmp_path / "go-on"
 
-    def restart(step: str) -> None:
-        if step == NAMES[-1] and not go_on.exists():
-            postgres.stop()
-            postgres.start()
-            go_on.touch()
+    training, over = threading.Event(), threading.Event()
 
-    outcome, _ = run(tmp_path / "home", graph(text="t", wait_for=str(go_on)), Recorder(restart))
-    assert go_on.exists()
+    def restart() -> None:
+        training.wait()
+        postgres.stop()
+        postgres.start()
+        go_on.touch()
+        over.wait()  # a server of the tests ends with the thread that started it
+
+    thread = threading.Thread(target=restart, daemon=True)
+    thread.start()
+    seen = Recorder(lambda step: training.set() if step == NAMES[-1] else None)
+    outcome, _ = run(tmp_path / "home", graph(text="t", wait_for=str(go_on)), seen)
     assert statuses(outcome) == dict.fromkeys(NAMES, "completed")
     assert list((tmp_path / "home" / "mlflow" / "unsent").iterdir()) == []
     assert set(runs_in_mlflow(postgres, databases[1]).values()) == {"FINISHED"}
     assert postgres.ask(databases[0], "select state_type from flow_run") == "COMPLETED"
+    over.set()
+    thread.join()
+    postgres.stop()
