@@ -82,6 +82,6 @@ def test_a_postgres_that_dies_in_the_middle_of_a_run_stops_no_training(
     assert list((tmp_path / "home" / "mlflow" / "unsent").iterdir()) == []
     assert set(runs_in_mlflow(postgres, databases[1]).values()) == {"FINISHED"}
     assert postgres.ask(databases[0], "select state_type from flow_run") == "COMPLETED"
+    postgres.stop()
     over.set()
     thread.join()
-    postgres.stop()
