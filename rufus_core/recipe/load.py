@@ -24,9 +24,9 @@ def load_recipe(recipe: Path | str = "rufus_air", profile: Path | str = "cpu", o
     Raises:
         ConfigError: a file is missing or no YAML; a key, stage or value is unknown or wrong; the stages are no chain.
     """
-    recipe_file, profile_file = _find("recipes", recipe), _find("profiles", profile)
-    tree = _read(recipe_file)
-    overlay = _read(profile_file)
+    recipe_file, profile_file = find_document("recipes", recipe), find_document("profiles", profile)
+    tree = read_document(recipe_file)
+    overlay = read_document(profile_file)
     _refuse_new_stages(tree, overlay)
     tree = merge(tree, overlay)
     for argument in overrides:
@@ -37,7 +37,8 @@ def load_recipe(recipe: Path | str = "rufus_air", profile: Path | str = "cpu", o
     return settings
 
 
-def _find(folder: str, name: Path | str) -> Path:
+def find_document(folder: str, name: Path | str) -> Path:
+    """A file of a folder of `deployments/` by its name, or any by its path. Raises ConfigError where there is none."""
     path = Path(name)
     if isinstance(name, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         if not path.is_file():
@@ -59,7 +60,8 @@ def _shown(path: Path) -> str:
     return str(full.relative_to(here)) if full.is_relative_to(here) else str(path)
 
 
-def _read(file: Path) -> Node:
+def read_document(file: Path) -> Node:
+    """The mapping that a file holds. Raises ConfigError."""
     name = _shown(file)
     try:
         text = file.read_text(encoding="utf-8")
@@ -78,16 +80,21 @@ def _parsed(text: str, name: str) -> Node:
     return parse(text, lambda line: f"{name}:{line}")
 
 
-def _with_override(tree: Node, argument: str) -> Node:
-    where = f"--set {argument}"
+def override(argument: str, option: str) -> tuple[list[str], Node]:
+    """The path and the value of `a.b.c=YAML`, as a command's option gives it. Raises ConfigError."""
+    where = f"{option} {argument}"
     path, equals, value = argument.partition("=")
     keys = path.strip().split(".")
     if not equals or not all(keys):
         raise ConfigError("not of the form path.to.key=VALUE", where=where)
-    overlay = parse(value, lambda _: where)
+    return keys, parse(value, lambda _: where)
+
+
+def _with_override(tree: Node, argument: str) -> Node:
+    keys, overlay = override(argument, "--set")
     _, stages = descend(tree, ["stages"])
     if keys[0] == "stages" and len(keys) > 1 and isinstance(stages.value, dict) and keys[1] not in stages.value:
-        raise _unknown_stage(keys[1], where, stages.value)
+        raise _unknown_stage(keys[1], overlay.where, stages.value)
     return merge_at(tree, keys, overlay)
 
 

@@ -1,0 +1,171 @@
+"""From a stage of a recipe and what is assumed to the model of its step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rufus_core.errors import ConfigError
+from rufus_core.recipe.plan import PhasePlan, make_plan
+from rufus_core.recipe.simulation.assumptions import Assumptions, WorkloadAssumptions
+from rufus_core.recipe.simulation.costs import RooflineCost
+from rufus_core.recipe.simulation.engine import EngineModel
+from rufus_core.recipe.simulation.episodes import DrawnEpisode, EpisodeSource, ModelledEpisodes, RecordedEpisodes
+from rufus_core.recipe.simulation.rollout import Failures, RolloutModel
+from rufus_core.recipe.simulation.step import StepModel, TrainerModel
+from rufus_core.recipe.validate import nearest
+from rufus_core.settings import Recipe, RLStage
+
+GPUS_PER_ENGINE = 8  # where a recipe leaves it open: one engine a node, as the paper says of Reasoning RL
+FORWARD, BACKWARD = 2, 4  # FLOPs of a parameter and token
+ROLLOUT_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4}  # of a weight
+SECONDS_PER_HOUR = 3600
+
+
+def step_model(
+    recipe: Recipe,
+    name: str,
+    assumed: Assumptions,
+    nodes: int,
+    *,
+    train_nodes: int = 0,
+    step: int = 1,
+    seed: int = 0,
+    recorded: Sequence[DrawnEpisode] = (),
+) -> StepModel:
+    """The model of one step of an RL stage on so many nodes, of which `train_nodes` only train (0: colocated).
+
+    Args:
+        step: which step of the stage: a phase may have changed its batch and budget by then.
+        recorded: episodes of a training, in the place of the assumed lengths.
+
+    Raises:
+        ConfigError: it is no RL stage or has no GPUs, nothing is assumed of it, or an engine can't hold an episode.
+    """
+    stage = _rl_stage(recipe, name)
+    phase = _phase_at(recipe, name, step)
+    compute = stage.compute
+    if not compute.gpus_per_node:
+        hint = "simulate a profile of GPUs: --profile h200"
+        raise ConfigError("this stage has no GPUs to simulate", where=f"stages.{name}.compute.gpus_per_node", hint=hint)
+    per_engine = compute.gpus_per_rollout_engine or GPUS_PER_ENGINE
+    num_engines = (nodes - train_nodes) * compute.gpus_per_node // per_engine
+    if num_engines < 1:
+        what = f"{nodes - train_nodes} nodes of {compute.gpus_per_node} GPUs hold no engine of {per_engine}"
+        raise ConfigError(what, where=name, hint="give more --nodes, or fewer --train-nodes")
+    workload = _workload(assumed, name)
+    window = stage.dynamic_sampling
+    assert phase.prompts is not None
+    assert phase.samples is not None
+    longest = stage.rollout.trajectory_tokens or 0
+    hours = assumed.engine.mean_hours_between_failures
+    rollout = RolloutModel(
+        num_engines=num_engines,
+        engine=_engine(stage, name, assumed, per_engine, max(longest, phase.budget_tokens), workload),
+        episodes=_episodes(stage, phase, workload, recorded),
+        num_groups=phase.prompts,
+        group_size=phase.samples,
+        oversample=window.oversample_factor if window else 1.0,
+        max_rounds=window.max_rounds if window else 1,
+        kept_share=workload.kept_share if window else 1.0,
+        failures=Failures(hours * SECONDS_PER_HOUR, assumed.engine.recovery_seconds) if hours else Failures(),
+        seed=seed,
+    )
+    return StepModel(
+        rollout=rollout,
+        trainer=_trainer(stage, phase, assumed, (train_nodes or nodes) * compute.gpus_per_node, per_engine, train_nodes),
+        gpus_per_engine=per_engine,
+        train_gpus=train_nodes * compute.gpus_per_node,
+    )
+
+
+def _rl_stage(recipe: Recipe, name: str) -> RLStage:
+    known = [each for each, stage in recipe.stages.items() if isinstance(stage, RLStage)]
+    stage = recipe.stages.get(name)
+    if not isinstance(stage, RLStage):
+        what = f"no RL stage {name!r}" if stage is None else f"{name!r} is no RL stage: it has no rollout"
+        raise ConfigError(what, where=recipe.name, hint=nearest(name, known))
+    return stage
+
+
+def _phase_at(recipe: Recipe, name: str, step: int) -> PhasePlan:
+    [planned] = [stage for stage in make_plan(recipe).stages if stage.name == name]
+    return [phase for phase in planned.phases if phase.from_step <= step][-1]
+
+
+def _workload(assumed: Assumptions, name: str) -> WorkloadAssumptions:
+    if name not in assumed.stages:
+        raise ConfigError(
+            f"nothing is assumed of the episodes of {name!r}",
+            where="stages of the assumptions",
+            hint=f"--assume 'stages.{name}={{prompt_tokens: {{median: 200}}, turn_tokens: {{median: 2000, sigma: 0.8}}}}'",
+        )
+    return assumed.stages[name]
+
+
+def _engine(
+    stage: RLStage, name: str, assumed: Assumptions, num_gpus: int, longest: int, workload: WorkloadAssumptions
+) -> EngineModel:
+    gpu, model, engine, precision = assumed.gpu, assumed.model, assumed.engine, stage.precision
+    kept = precision.rollout_bf16_first_layers / model.num_layers if precision.rollout == "fp8" else 0.0
+    bytes_per_weight = ROLLOUT_BYTES[precision.rollout] * (1 - kept) + ROLLOUT_BYTES["bf16"] * kept
+    flops = gpu.fp8_flops_per_second if precision.rollout == "fp8" else gpu.bf16_flops_per_second
+    free = num_gpus * gpu.memory_bytes * engine.memory_share - model.total_params * bytes_per_weight
+    cache_tokens = int(free / model.kv_bytes_per_token)
+    if cache_tokens <= longest:
+        held = f"{cache_tokens:,} tokens" if free > 0 else "not even its weights"
+        raise ConfigError(
+            f"an engine of {num_gpus} GPUs holds {held}, and an episode may have {longest:,}",
+            where=f"stages.{name}.compute.gpus_per_rollout_engine",
+            hint="give an engine more GPUs",
+        )
+    cost = RooflineCost(
+        dense_bytes=(model.total_params - model.expert_params) * bytes_per_weight,
+        expert_bytes=model.expert_params * bytes_per_weight,
+        num_experts=model.num_experts,
+        experts_per_token=model.experts_per_token,
+        flops_per_token=FORWARD * model.active_params,
+        kv_bytes_per_token=model.kv_bytes_per_token,
+        bytes_per_second=num_gpus * gpu.bytes_per_second * engine.bandwidth_share,
+        decode_flops_per_second=num_gpus * flops * engine.decode_flops_share,
+        prefill_flops_per_second=num_gpus * flops * engine.prefill_flops_share,
+        overhead_seconds=engine.step_overhead_seconds,
+    )
+    reserved = int(engine.reserved_share * min(workload.turn_tokens.median, longest))
+    return EngineModel(cost, cache_tokens, engine.max_running, reserved)
+
+
+def _episodes(
+    stage: RLStage, phase: PhasePlan, workload: WorkloadAssumptions, recorded: Sequence[DrawnEpisode]
+) -> EpisodeSource:
+    if recorded:
+        return RecordedEpisodes(tuple(recorded), workload.tool_seconds)
+    tools = stage.tools
+    # A budget of responses alone leaves room for any prompt.
+    whole = stage.rollout.trajectory_tokens or phase.budget_tokens + int(workload.prompt_tokens.median * 100) + 1
+    return ModelledEpisodes(
+        prompt_tokens=workload.prompt_tokens,
+        turn_tokens=workload.turn_tokens,
+        turn_budget=phase.budget_tokens,
+        trajectory_budget=whole,
+        num_turns=workload.num_turns,
+        max_turns=tools.tool_call_limit_train + 1 if tools else 1,
+        tool_seconds=workload.tool_seconds,
+        observation_tokens=workload.observation_tokens,
+        max_observation_tokens=tools.result_tokens if tools else 0,
+    )
+
+
+def _trainer(
+    stage: RLStage, phase: PhasePlan, assumed: Assumptions, num_gpus: int, per_engine: int, train_nodes: int
+) -> TrainerModel:
+    """Passes of a step: the gradient's; log-probs before it where several optimizer steps follow; the reference's."""
+    passes = FORWARD + BACKWARD
+    passes += FORWARD if stage.rollout.opt_steps_per_rollout > 1 else 0
+    passes += FORWARD if phase.kl_coef else 0
+    gpu, model, trainer = assumed.gpu, assumed.model, assumed.trainer
+    sent = model.total_params * ROLLOUT_BYTES["bf16"] / (gpu.interconnect_bytes_per_second * per_engine)
+    return TrainerModel(
+        flops_per_token=passes * model.active_params,
+        flops_per_second=num_gpus * gpu.bf16_flops_per_second * trainer.flops_share,
+        update_seconds=sent + (0.0 if train_nodes else trainer.offload_seconds),
+    )
