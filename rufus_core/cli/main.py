@@ -28,6 +28,7 @@ from rufus_core.cli.reproduce import reproduce
 from rufus_core.cli.rollouts import rollouts
 from rufus_core.cli.run import run
 from rufus_core.cli.serve import serve
+from rufus_core.cli.simulate import simulate
 from rufus_core.cli.table import table
 from rufus_core.cli.trace import trace
 from rufus_core.cli.ui import ui
@@ -38,6 +39,7 @@ from rufus_core.lineage.files import machine_hint
 COMMANDS: tuple[Callable[..., Any], ...] = (
     run,
     plan,
+    simulate,
     eval_,
     grade,
     trace,

@@ -8,9 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rufus_core.recipe.load import find_document, override, read_document
 from rufus_core.recipe.document import merge_at
-from rufus_core.recipe.simulation.episodes import LogNormal
+from rufus_core.recipe.load import find_document, override, read_document
+from rufus_core.recipe.simulation.episodes import NONE, ONE, LogNormal
 from rufus_core.recipe.validate import validated
 from rufus_core.types import Frozen
 
@@ -64,9 +64,9 @@ class WorkloadAssumptions(Frozen):
 
     prompt_tokens: LogNormal
     turn_tokens: LogNormal
-    num_turns: LogNormal = LogNormal(median=1)
-    tool_seconds: LogNormal = LogNormal(median=0)
-    observation_tokens: LogNormal = LogNormal(median=0)
+    num_turns: LogNormal = ONE
+    tool_seconds: LogNormal = NONE
+    observation_tokens: LogNormal = NONE
     kept_share: Fraction = 1.0  # of groups, by the online filter
 
 

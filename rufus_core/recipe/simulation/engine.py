@@ -37,11 +37,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """Work of an engine between two moments. `batch` sequences run; 0 in a segment that only computes prompts."""
+    """Work of an engine between two moments. `batch` sequences run; while prompts are computed they wait."""
 
     start: float
     end: float
     batch: int
+    prefill: bool = False
 
 
 @dataclass(slots=True)
@@ -171,7 +172,7 @@ class SimulatedEngine:
         while self._parked and self._held + self._parked_tokens > self.model.cache_tokens:
             self._unpark(next(iter(self._parked)))
         self.prefilled += computed
-        self._work(computed * self.model.cost.prefill_seconds, 0)
+        self._work(computed * self.model.cost.prefill_seconds, len(self._running), prefill=True)
 
     def _has_room(self, call: Call) -> bool:
         """Alone, a call is let in whatever it needs: else nothing would ever run."""
@@ -189,7 +190,7 @@ class SimulatedEngine:
         self._parked_tokens -= tokens or 0
         return tokens is not None
 
-    def _work(self, seconds: float, batch: int) -> None:
+    def _work(self, seconds: float, batch: int, prefill: bool = False) -> None:
         if seconds > 0:
-            self.segments.append(Segment(self.clock, self.clock + seconds, batch))
+            self.segments.append(Segment(self.clock, self.clock + seconds, batch, prefill))
             self.clock += seconds

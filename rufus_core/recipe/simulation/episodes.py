@@ -23,6 +23,9 @@ class LogNormal(Frozen):
         return self.median * math.exp(self.sigma * generator.standard_normal())
 
 
+ONE, NONE = LogNormal(median=1), LogNormal(median=0)
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     tokens: int  # drawn
@@ -63,10 +66,11 @@ class ModelledEpisodes:
     turn_tokens: LogNormal
     turn_budget: int
     trajectory_budget: int
-    num_turns: LogNormal = LogNormal(median=1)
+    num_turns: LogNormal = ONE
     max_turns: int = 1
-    tool_seconds: LogNormal = LogNormal(median=0)
-    observation_tokens: LogNormal = LogNormal(median=0)
+    tool_seconds: LogNormal = NONE
+    max_tool_seconds: float = math.inf
+    observation_tokens: LogNormal = NONE
     max_observation_tokens: int = 0
 
     def prompt(self, generator: np.random.Generator) -> int:
@@ -84,7 +88,7 @@ class ModelledEpisodes:
                 turns.append(Turn(tokens))
                 return DrawnEpisode(prompt_tokens, tuple(turns), truncated=wanted > budget)
             observation = min(max(0, round(self.observation_tokens.draw(generator))), self.max_observation_tokens)
-            seconds = self.tool_seconds.draw(generator)
+            seconds = min(self.tool_seconds.draw(generator), self.max_tool_seconds)
             if observation >= room:  # it leaves no room to answer
                 break
             turns.append(Turn(tokens, seconds, observation))
@@ -103,13 +107,17 @@ class RecordedEpisodes:
     """
 
     recorded: Sequence[DrawnEpisode]
-    tool_seconds: LogNormal = LogNormal(median=0)
+    tool_seconds: LogNormal = NONE
+    max_tool_seconds: float = math.inf
 
     def prompt(self, generator: np.random.Generator) -> int:
-        return self.recorded[generator.integers(len(self.recorded))].prompt_tokens
+        return self.recorded[int(generator.integers(len(self.recorded)))].prompt_tokens
 
     def episode(self, prompt_tokens: int, generator: np.random.Generator) -> DrawnEpisode:
-        chosen = self.recorded[generator.integers(len(self.recorded))]
+        chosen = self.recorded[int(generator.integers(len(self.recorded)))]
         *before, last = chosen.turns
-        turns = [Turn(t.tokens, self.tool_seconds.draw(generator), t.observation_tokens) for t in before]
+        turns = [Turn(turn.tokens, self._wait(generator), turn.observation_tokens) for turn in before]
         return DrawnEpisode(prompt_tokens, (*turns, last), chosen.truncated)
+
+    def _wait(self, generator: np.random.Generator) -> float:
+        return min(self.tool_seconds.draw(generator), self.max_tool_seconds)

@@ -72,7 +72,9 @@ def step_model(
     )
     return StepModel(
         rollout=rollout,
-        trainer=_trainer(stage, phase, assumed, (train_nodes or nodes) * compute.gpus_per_node, per_engine, train_nodes),
+        trainer=_trainer(
+            stage, phase, assumed, (train_nodes or nodes) * compute.gpus_per_node, per_engine, train_nodes
+        ),
         gpus_per_engine=per_engine,
         train_gpus=train_nodes * compute.gpus_per_node,
     )
@@ -97,7 +99,7 @@ def _workload(assumed: Assumptions, name: str) -> WorkloadAssumptions:
         raise ConfigError(
             f"nothing is assumed of the episodes of {name!r}",
             where="stages of the assumptions",
-            hint=f"--assume 'stages.{name}={{prompt_tokens: {{median: 200}}, turn_tokens: {{median: 2000, sigma: 0.8}}}}'",
+            hint=f"--assume 'stages.{name}={{prompt_tokens: {{median: 200}}, turn_tokens: {{median: 2000}}}}'",
         )
     return assumed.stages[name]
 
@@ -137,9 +139,10 @@ def _engine(
 def _episodes(
     stage: RLStage, phase: PhasePlan, workload: WorkloadAssumptions, recorded: Sequence[DrawnEpisode]
 ) -> EpisodeSource:
-    if recorded:
-        return RecordedEpisodes(tuple(recorded), workload.tool_seconds)
     tools = stage.tools
+    longest_wait = tools.command_timeout_seconds if tools else 0.0
+    if recorded:
+        return RecordedEpisodes(tuple(recorded), workload.tool_seconds, longest_wait)
     # A budget of responses alone leaves room for any prompt.
     whole = stage.rollout.trajectory_tokens or phase.budget_tokens + int(workload.prompt_tokens.median * 100) + 1
     return ModelledEpisodes(
@@ -150,6 +153,7 @@ def _episodes(
         num_turns=workload.num_turns,
         max_turns=tools.tool_call_limit_train + 1 if tools else 1,
         tool_seconds=workload.tool_seconds,
+        max_tool_seconds=longest_wait,
         observation_tokens=workload.observation_tokens,
         max_observation_tokens=tools.result_tokens if tools else 0,
     )

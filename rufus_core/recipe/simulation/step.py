@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from rufus_core.recipe.simulation.rollout import Rollout, RolloutModel, RolloutResult
 
@@ -49,13 +49,16 @@ class GpuTime:
     train: float
     other_side: float
 
+    def kinds(self) -> dict[str, float]:
+        return asdict(self)
+
     @property
     def idle(self) -> float:
         return self.tools + self.tail + self.down + self.other_side
 
     @property
     def total(self) -> float:
-        return self.decode + self.prefill + self.update + self.train + self.idle
+        return sum(self.kinds().values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class StepResult:
     """`slowest_seconds`: of the rollout, with no more than a tenth of a round's episodes left."""
 
     num_gpus: int
+    train_gpus: int  # of them, that only train
     update_seconds: float
     rollout_seconds: float
     slowest_seconds: float
@@ -83,6 +87,7 @@ def simulate_step(model: StepModel) -> StepResult:
     train_seconds = trained_tokens * model.trainer.flops_per_token / model.trainer.flops_per_second
     return StepResult(
         num_gpus=model.num_gpus,
+        train_gpus=model.train_gpus,
         update_seconds=model.trainer.update_seconds,
         rollout_seconds=result.seconds,
         slowest_seconds=_slowest_seconds(result),
@@ -107,11 +112,11 @@ def _gpu_time(model: StepModel, result: RolloutResult, train_seconds: float) -> 
     spent = dict.fromkeys(("decode", "prefill", "tools", "tail", "down"), 0.0)
     for engine, outages in zip(result.engines, result.outages, strict=True):
         for each in result.rounds:
-            worked = [(s.start, s.end, s.batch) for s in engine.segments if each.start <= s.start < each.end]
+            worked = [s for s in engine.segments if each.start <= s.start < each.end]
             down = [(max(a, each.start), min(b, each.end)) for a, b in outages if a < each.end and b > each.start]
-            last = max((end for _, end, _ in worked), default=each.start)
-            decode = sum(end - start for start, end, batch in worked if batch)
-            prefill = sum(end - start for start, end, batch in worked if not batch)
+            last = max((s.end for s in worked), default=each.start)
+            decode = sum(s.end - s.start for s in worked if not s.prefill)
+            prefill = sum(s.end - s.start for s in worked if s.prefill)
             down_before = sum(min(b, last) - a for a, b in down if a < last)
             spent["decode"] += decode
             spent["prefill"] += prefill
