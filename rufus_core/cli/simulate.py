@@ -53,6 +53,8 @@ def simulate(
     from rufus_core.recipe.simulation.step import simulate_step
 
     counts = _counts(nodes)
+    if figure is not None and not figure.absolute().parent.is_dir():
+        raise ConfigError("there is no such folder", where=f"--figure {figure}", hint="make it, or name another one")
     settings, assumed = load_recipe(recipe, profile, set_ or ()), load_assumptions(assumptions, assume or ())
     recorded = _recorded(rollouts, home, shared) if rollouts is not None else []
     models = [
@@ -115,11 +117,10 @@ def _print(stage: str, told: Sequence[Simulated], assumed_share: float, printed:
     out.print(_seconds(told))
     out.print(_shares(told))
     if printed is not None:
-        typer.echo(
-            f"training: at {assumed_share:.0%} of BF16's peak, assumed; the printed hours of SFT come to {printed:.1%}"
-        )
-    typer.echo("idle: tools, tail (nothing left to run in a round), down (failed), other (trainers for rollouts,")
-    typer.echo("engines for training). Nothing of this is measured on a GPU; --json shows what is assumed.")
+        beside = f"assumed; the printed hours of an SFT epoch come to {printed:.1%}"
+        typer.echo(f"training: at {assumed_share:.0%} of BF16's peak, {beside}")
+    typer.echo("idle: gap (an engine waits for tools), tail (it has nothing left to run in a round), down (it failed),")
+    typer.echo("other (trainers for the rollout, or engines for the training). --json shows what is assumed.")
 
 
 def _seconds(told: Sequence[Simulated]) -> Table:
@@ -141,7 +142,7 @@ def _seconds(told: Sequence[Simulated]) -> Table:
 
 def _shares(told: Sequence[Simulated]) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), title="GPU time, %", title_justify="left", header_style="bold")
-    kinds = ("update", "decode", "prefill", "train", "tools", "tail", "down", "other_side")
+    kinds = ("update", "decode", "prefill", "train", "gap", "tail", "down", "other_side")
     for column in ("nodes", *kinds[:-1], "other", "idle"):
         table.add_column(column, justify="right")
     for each in told:

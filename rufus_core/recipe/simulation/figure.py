@@ -19,7 +19,7 @@ COLOURS = {
     "prefill": "#56B4E9",
     "update": "#CCCCCC",
     "train": GREY,
-    "tools": "#F0E442",
+    "gap": "#F0E442",
     "tail": ORANGE,
     "down": "#000000",
     "other_side": "#E69F00",
@@ -90,5 +90,5 @@ def _draw_shares(axis: Any, simulated: Sequence[Simulated]) -> None:
         left += values
     axis.invert_yaxis()
     axis.set_xlim(0, 100)
-    axis.set_xlabel("GPU time, % (tools, tail, down, other side: idle)", **STYLE)
+    axis.set_xlabel("GPU time, % (gap, tail, down, other side: idle)", **STYLE)
     tidy(axis, "x")

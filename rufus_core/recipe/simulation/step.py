@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 
 from rufus_core.recipe.simulation.rollout import Rollout, RolloutModel, RolloutResult
@@ -36,13 +37,14 @@ class StepModel:
 class GpuTime:
     """GPU-seconds of one step; they add up to all GPUs times the step.
 
-    An engine that has nothing to run is in a `tail` when it has no episode left in this round, `tools` while it has.
+    An engine that has nothing to run is in a `gap` if it has again in this round, for tools of its episodes run, and in
+    a `tail` if it hasn't.
     `other_side` is the wait of GPUs that only train for the rollout, and of those that only roll out for the training.
     """
 
     decode: float
     prefill: float
-    tools: float
+    gap: float
     tail: float
     down: float
     update: float
@@ -54,7 +56,7 @@ class GpuTime:
 
     @property
     def idle(self) -> float:
-        return self.tools + self.tail + self.down + self.other_side
+        return self.gap + self.tail + self.down + self.other_side
 
     @property
     def total(self) -> float:
@@ -90,7 +92,7 @@ def simulate_step(model: StepModel) -> StepResult:
         train_gpus=model.train_gpus,
         update_seconds=model.trainer.update_seconds,
         rollout_seconds=result.seconds,
-        slowest_seconds=_slowest_seconds(result),
+        slowest_seconds=_slowest_seconds(result, model.rollout.group_size),
         train_seconds=train_seconds,
         trained_tokens=trained_tokens,
         gpu_time=_gpu_time(model, result, train_seconds),
@@ -98,18 +100,18 @@ def simulate_step(model: StepModel) -> StepResult:
     )
 
 
-def _slowest_seconds(result: RolloutResult) -> float:
+def _slowest_seconds(result: RolloutResult, group_size: int) -> float:
     seconds, begun = 0.0, 0
     for each in result.rounds:
-        # Episodes are in the order in which they were issued, so a round's lie together.
-        ends = sorted(e.end for e in result.episodes[begun:] if each.start <= e.start < each.end)
-        begun += len(ends)
-        seconds += each.end - ends[int(len(ends) * (1 - SLOWEST))]
+        issued = each.issued_groups * group_size
+        ends = sorted(times.end for times in result.episodes[begun : begun + issued])
+        seconds += each.end - ends[math.ceil(issued * (1 - SLOWEST)) - 1]
+        begun += issued
     return seconds
 
 
 def _gpu_time(model: StepModel, result: RolloutResult, train_seconds: float) -> GpuTime:
-    spent = dict.fromkeys(("decode", "prefill", "tools", "tail", "down"), 0.0)
+    spent = dict.fromkeys(("decode", "prefill", "gap", "tail", "down"), 0.0)
     for engine, outages in zip(result.engines, result.outages, strict=True):
         for each in result.rounds:
             worked = [s for s in engine.segments if each.start <= s.start < each.end]
@@ -120,7 +122,7 @@ def _gpu_time(model: StepModel, result: RolloutResult, train_seconds: float) -> 
             down_before = sum(min(b, last) - a for a, b in down if a < last)
             spent["decode"] += decode
             spent["prefill"] += prefill
-            spent["tools"] += last - each.start - decode - prefill - down_before
+            spent["gap"] += last - each.start - decode - prefill - down_before
             spent["down"] += sum(b - a for a, b in down)
             spent["tail"] += each.end - last - sum(b - max(a, last) for a, b in down if b > last)
     per_engine = model.gpus_per_engine
