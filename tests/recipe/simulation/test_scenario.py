@@ -16,13 +16,15 @@ from rufus_core.recipe.simulation.step import StepResult, simulate_step
 from rufus_core.settings import RLStage
 
 RECIPE, ASSUMED = load_recipe(profile="h200"), load_assumptions()
+SMALL = 8  # samples a prompt, where a simulation of all would take seconds
 RL_STAGES = [name for name, stage in RECIPE.stages.items() if isinstance(stage, RLStage)]
 
 
 @cache
-def simulated(stage: str, nodes: int | None = None, step: int = 1) -> StepResult:
+def simulated(stage: str, nodes: int | None = None, step: int = 1, samples: int | None = None) -> StepResult:
+    overrides = [f"stages.{stage}.rollout.samples_per_prompt={samples}"] if samples else []
     nodes = nodes or RECIPE.stages[stage].compute.nodes
-    return simulate_step(step_model(RECIPE, stage, ASSUMED, nodes, step=step))
+    return simulate_step(step_model(load_recipe(profile="h200", overrides=overrides), stage, ASSUMED, nodes, step=step))
 
 
 def truncated(result: StepResult) -> float:
@@ -42,7 +44,7 @@ def test_every_file_of_assumptions_loads_and_says_every_rl_stage_of_the_recipe(f
 
 @pytest.mark.parametrize("stage", RL_STAGES)
 def test_more_nodes_make_a_step_quicker_and_dearer(stage: str) -> None:
-    results = [simulated(stage, nodes) for nodes in (8, 16, 32)]
+    results = [simulated(stage, nodes, samples=SMALL) for nodes in (8, 16, 32)]
     seconds = [result.seconds for result in results]
     assert seconds == sorted(seconds, reverse=True)
     assert results[0].gpu_time.total < results[2].gpu_time.total * 1.02  # more cache may save a little at first
@@ -64,7 +66,7 @@ def test_shares_of_truncated_responses_are_those_printed() -> None:
 
 def test_lengths_are_those_printed() -> None:
     def mean(stage: str, sampled: bool) -> float:
-        drawn = [each.episode for each in simulated(stage).rollout.episodes]
+        drawn = [each.episode for each in simulated(stage, samples=SMALL).rollout.episodes]
         return sum(e.sampled_tokens if sampled else e.num_tokens for e in drawn) / len(drawn)
 
     assert mean("if_rl", True) == pytest.approx(5400, rel=0.1)
