@@ -17,7 +17,7 @@ from rufus_core.cli.main import app
 from rufus_core.recipe.load import load_recipe
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("infra/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("infra/*.md")])
 TOP = {"flows", "tasks", "rufus_core", "deployments", "infra", "tests", "docs", "benchmarks", ".ci"}
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`([^`]+)`")
@@ -150,7 +150,8 @@ def test_python_snippets_parse_and_import_what_exists(page: Path) -> None:
 
 def test_the_index_lists_every_page() -> None:
     listed = set(LINK.findall((ROOT / "docs/README.md").read_text()))
-    assert listed == {page.name for page in ROOT.glob("docs/*.md")} - {"README.md"}
+    docs = ROOT / "docs"
+    assert listed == {str(page.relative_to(docs)) for page in docs.glob("**/*.md")} - {"README.md"}
 
 
 def layers() -> list[str]:
