@@ -119,7 +119,7 @@ def _print(stage: str, told: Sequence[Simulated], assumed_share: float, printed:
     if printed is not None:
         beside = f"assumed; the printed hours of an SFT epoch come to {printed:.1%}"
         typer.echo(f"training: at {assumed_share:.0%} of BF16's peak, {beside}")
-    typer.echo("idle: gap (an engine waits for tools), tail (it has nothing left to run in a round), down (it failed),")
+    typer.echo("idle: gap (an engine waits for tools), tail (it has nothing left in a round), down (it failed),")
     typer.echo("other (trainers for the rollout, or engines for the training). --json shows what is assumed.")
 
 
