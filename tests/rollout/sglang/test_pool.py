@@ -135,7 +135,9 @@ def test_a_missing_sglang_is_told_before_anything_starts(policy: Policy, checkpo
 def test_the_shape_of_a_policy_is_read_without_its_weights(policy: Policy, checkpoint: Path, tmp_path: Path) -> None:
     config = policy.model.config
     facts = PolicyFacts.of(checkpoint)
-    assert facts == PolicyFacts(CONTEXT, config.vocab_size, config.num_hidden_layers, config.num_experts_per_tok)
+    assert facts == PolicyFacts(
+        CONTEXT, config.vocab_size, config.num_hidden_layers, config.num_experts_per_tok, "float32"
+    )
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(LineageError, match="max_position_embeddings"):
         PolicyFacts.of(tmp_path)
