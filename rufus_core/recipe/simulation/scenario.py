@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rufus_core.errors import ConfigError
-from rufus_core.recipe.plan import PhasePlan, make_plan
+from rufus_core.recipe.phases import PhasePlan
+from rufus_core.recipe.plan import make_plan
 from rufus_core.recipe.simulation.assumptions import Assumptions, WorkloadAssumptions
 from rufus_core.recipe.simulation.costs import RooflineCost
 from rufus_core.recipe.simulation.engine import EngineModel
