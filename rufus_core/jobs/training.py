@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from rufus_core.evaluation.curves import draw_curves
+from rufus_core.jobs.backends import engines_beside_ranks, open_rollouts, open_trainer, require_backends
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_examples, load_problems
 from rufus_core.jobs.problem_rows import read_problem_file
@@ -28,8 +29,6 @@ from rufus_core.ports.gym import Gym
 from rufus_core.ports.progress import MetricSink
 from rufus_core.ports.ranks import RankPlace
 from rufus_core.rewards.usage import Prices, UsageMeter
-from rufus_core.rollout.following import FollowingEngine
-from rufus_core.rollout.policy import load_policy
 from rufus_core.rollout.stored import StoredRollout, step_file, write_rollouts
 from rufus_core.settings import DIAGNOSTIC, RLStage, SFTStage, StageSettings
 from rufus_core.stages import STAGES
@@ -39,10 +38,9 @@ from rufus_core.training.diagnostic import Diagnostic
 from rufus_core.training.monitor import Monitor, stage_totals
 from rufus_core.training.ranks import ALONE, Ranks, TorchRanks
 from rufus_core.training.reporter import CURVES, Reporter, reported
-from rufus_core.training.rl import longest_trajectory, needs_reference, train_rl
+from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
 from rufus_core.training.state import Unkept
-from rufus_core.training.torch_trainer import TorchTrainer
 from rufus_core.training.trainer import Trainer
 from rufus_core.types import Json
 
@@ -58,27 +56,33 @@ def train_stage(job: Job) -> Outcome:
         ConfigError: ranks can't be started here.
     """
     execution = job.execution
-    if execution.data_parallel == 1:
+    require_backends(execution)
+    if execution.num_ranks == 1:
         with job.stoppable() as stop:
             return train_rank(job, ALONE, stop)
     launcher = load_launcher()
     with job.stoppable() as stop:
         return launcher.run(
             partial(_train_as_rank, job),
-            size=execution.data_parallel,
+            size=execution.num_ranks,
             cpus=execution.threads,
             address=execution.ray_address,
             resources=execution.ray_resources,
             stop=stop,
+            together=execution.layout.tensor_parallel,
+            engines=engines_beside_ranks(job, stage_settings(job)),
         )
 
 
 def _train_as_rank(job: Job, place: RankPlace, stop: threading.Event) -> Outcome:
-    return train_rank(job, TorchRanks(place), stop)
+    return train_rank(job, TorchRanks(place), stop, place.engines)
 
 
-def train_rank(job: Job, ranks: Ranks, stop: threading.Event) -> Outcome:
-    """What every rank does. Rank 0 alone writes and reports, and its outcome counts."""
+def train_rank(job: Job, ranks: Ranks, stop: threading.Event, engines: Sequence[str] = ()) -> Outcome:
+    """What every rank does. Rank 0 alone writes and reports, and its outcome counts.
+
+    `engines` are the addresses of rollout engines that were started beside the ranks.
+    """
     job.use_threads()
     stage = stage_settings(job)
     assert stage.run.steps is not None
@@ -88,14 +92,14 @@ def train_rank(job: Job, ranks: Ranks, stop: threading.Event) -> Outcome:
 
     with ExitStack() as stack:
         state = training_state(job, stage.run.steps, stop, ranks)
-        trainer, meter = _open_trainer(job, stage, ranks), UsageMeter()
+        trainer, meter = open_trainer(job.execution, job.input("parent"), stage, ranks), UsageMeter()
         sink = _sink(job, stage.run.steps, meter, stack) if ranks.rank == 0 else _Nowhere()
         if isinstance(stage, SFTStage):
             examples = load_examples(job.input("problems") / "examples.jsonl")
             ids = trainer.chat.example_ids([(e.messages, e.supervise, e.tools) for e in examples])
             train_sft(trainer, ids, stage, job.document.seed, sink, save, state)
         else:
-            _train_rl(job, stage, trainer, sink, meter, save, state)
+            _train_rl(job, stage, trainer, sink, meter, save, state, engines)
     if ranks.rank:
         return Outcome({}, step=stage.run.steps)
     forks = _forks(stage)
@@ -104,17 +108,6 @@ def train_rank(job: Job, ranks: Ranks, stop: threading.Event) -> Outcome:
     begun = {f"phases/{n}/from_step": float(step) for n, step in enumerate(forks, start=1)}
     totals = stage_totals(reported(job.output / CURVES))
     return Outcome(last | begun | totals, step=stage.run.steps, external=_external(job))
-
-
-def _open_trainer(job: Job, stage: SFTStage | RLStage, ranks: Ranks) -> Trainer:
-    reference = isinstance(stage, RLStage) and needs_reference(stage)
-    return TorchTrainer(
-        load_policy(job.input("parent")),
-        stage.optimizer,
-        ranks,
-        reference=reference,
-        micro_batch_tokens=job.execution.layout.micro_batch_tokens,
-    )
 
 
 def _forks(stage: SFTStage | RLStage) -> list[int]:
@@ -150,6 +143,7 @@ def _train_rl(
     meter: UsageMeter,
     save: Callable[[int], None],
     state: Unkept,
+    engines: Sequence[str],
 ) -> None:
     assert job.document.stage is not None
     diagnostic = _read_diagnostic(job)
@@ -168,8 +162,7 @@ def _train_rl(
         if trainer.ranks.rank == 0:
             write_rollouts(step_file(job.output, step), [_stored(step, one) for one in issued])
 
-    with _gym(job, context) as gym:
-        engine = FollowingEngine(trainer.hf_model(), context_tokens=longest_trajectory(stage, trainer.context_length))
+    with _gym(job, context) as gym, open_rollouts(job, stage, trainer, engines) as engine:
         workers, seed = job.execution.rollout_workers, job.document.seed
         train_rl(trainer, engine, problems, gym, stage, seed, sink, save, keep, workers, state, diagnostic)
 

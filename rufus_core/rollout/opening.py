@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Self
 
 from rufus_core.ports.engine import Engine, RolloutEngine
+from rufus_core.ports.ranks import EngineServer
 from rufus_core.rollout.sglang.command import server_command
 from rufus_core.rollout.sglang.engine import Alone, Company, SGLangEngine, pool_of
 from rufus_core.rollout.sglang.facts import PolicyFacts
@@ -59,6 +60,23 @@ def open_policy(
     chat = load_chat(folder)
     with open_engine(execution, folder, lambda: load_policy(folder).model, tell=tell) as engine:
         yield PlayedPolicy(engine, chat, engine.context_length)
+
+
+def placed_engines(
+    execution: ExecutionSettings, folder: Path, context_tokens: int, precision: PrecisionSettings
+) -> list[EngineServer]:
+    """Servers for the policy in `folder` that are started beside the ranks of a training, each where it has room.
+
+    None where servers run already.
+    """
+    settings = execution.sglang
+    if settings.urls:
+        return []
+    facts = PolicyFacts.of(folder)
+    command = server_command(settings, folder, "{port}", 0, facts, precision, context_tokens, host="{host}")
+    resources = {"GPU": float(settings.tensor_parallel)} if settings.device == "cuda" else {"CPU": 1.0}
+    seconds = float(settings.start_seconds)
+    return [EngineServer(tuple(command), resources, "/health_generate", seconds)] * settings.num_engines
 
 
 @contextmanager

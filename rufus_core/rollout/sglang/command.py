@@ -16,15 +16,16 @@ SPARE_TOKENS = 8
 def server_command(
     settings: SGLangSettings,
     folder: Path,
-    port: int,
+    port: int | str,
     index: int,
     facts: PolicyFacts,
     precision: PrecisionSettings | None,
     context_length: int,
+    host: str = "127.0.0.1",
 ) -> list[str]:
     """Program and arguments of the server of this index on its machine, each on GPUs of its own.
 
-    It listens on loopback alone. `env` comes first, so that its variables are nobody else's.
+    `env` comes first, so that its variables are nobody else's.
 
     Raises:
         ConfigError: the precision needs a GPU.
@@ -33,7 +34,7 @@ def server_command(
     variables = server_environment(settings, precision)
     flags = [
         "--model-path", str(folder),
-        "--host", "127.0.0.1",
+        "--host", host,
         "--port", str(port),
         "--device", settings.device,
         "--tp-size", str(settings.tensor_parallel),
