@@ -20,7 +20,7 @@ from tests.training import toy
 from tests.training.combined import Learned, learn
 from tests.training.ranked import in_ranks
 
-STEPS = 16
+STEPS = 24
 RANKS = {"torch": 1, "megatron": 2}
 LAYOUTS = {"torch": LayoutSettings(), "megatron": LayoutSettings(expert_parallel=2)}
 PRECISION = {"embedded": "fp32", "sglang": "bf16"}
@@ -101,14 +101,14 @@ def _stage(engine: str) -> RLStage:
     return toy.rl_stage(
         precision={"train": "fp32", "rollout": PRECISION[engine], "router_replay": True},
         algorithm={"tis": True},
-        optimizer={"lr_peak": 4e-3},
+        optimizer={"lr_peak": 3e-3, "grad_clip": 0.3},
         rollout={"samples_per_prompt": 16},
         run={"steps": STEPS},
     )
 
 
 def test_it_learns(learned: Learned) -> None:
-    """On a CPU SGLang knows no seeds, so that its trainings differ; six of them ended between 0.92 and 0.98."""
+    """On a CPU SGLang knows no seeds, so that no two of its trainings are alike."""
     rewards = [row["reward"] for row in learned.rows]
     assert rewards[0] < 0.6
     assert sum(rewards[-3:]) / 3 > 0.8
