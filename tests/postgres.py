@@ -16,6 +16,7 @@ import pytest
 
 from rufus_core.sandbox.isolation import find_bubblewrap
 from tasks.servers import HOST, free_port
+from tests.sandbox.real import require_isolation
 
 PASSWORD = "a-password-that-nobody-may-see"
 LOOK_SECONDS = 0.05
@@ -96,6 +97,7 @@ def postgres_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Postgr
     if binaries() is None:
         pytest.skip("no PostgreSQL server is installed: apt-get install --no-install-recommends postgresql")
     pytest.importorskip("psycopg", reason="needs rufus-air[postgres]")
+    require_isolation()  # it runs in a bubblewrap
     server = PostgresServer(tmp_path_factory.mktemp("postgres"))
     server.start()
     yield server
