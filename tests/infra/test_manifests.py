@@ -12,6 +12,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from rufus_core.recipe.load import load_recipe
 from tests.infra.manifests import FILES, FOLDER, Manifest, documents, name_of, pod_templates, selects, written
 
 ROOT = Path(__file__).parents[2]
@@ -191,6 +192,21 @@ def test_every_secret_that_is_told_of_is_read() -> None:
         for secret in secrets_of(template["spec"])
     }
     assert told == read
+
+
+def test_the_cluster_profile_names_what_is_there() -> None:
+    cluster = load_recipe(profile="h200").execution.kubernetes
+    assert cluster is not None
+    assert exists("PersistentVolumeClaim", cluster.namespace, cluster.home_claim)
+    assert exists("ServiceAccount", cluster.namespace, cluster.service_account)
+    assert all(f"| `{cluster.namespace}` | `{secret}` |" in README for secret in cluster.env_from_secrets)
+    runs = next(m for m in MANIFESTS if name_of(m) == f"ConfigMap/{cluster.namespace}/rufus-runs")
+    assert runs["data"]["RUFUS_HOME"] == cluster.home_path
+    containers = [
+        c for m in MANIFESTS if m["kind"] == "RayCluster" for t in pod_templates(m) for c in t["spec"]["containers"]
+    ]
+    assert {container["image"] for container in containers} == {cluster.image}
+    assert f"\nUSER {cluster.run_as}:{cluster.run_as}\n" in (ROOT / "infra/images/gpu.Containerfile").read_text()
 
 
 @of_kinds("RoleBinding")

@@ -13,8 +13,7 @@ from rufus_core.settings import SGLangSettings
 ROOT = Path(__file__).parents[3]
 PYTHON = Path(os.environ.get("RUFUS_SGLANG_PYTHON", ROOT / ".sglang/bin/python"))
 SUPPORT = ROOT / "tests/support/sglang_cpu"  # its sitecustomize stands in for what has no build for a CPU
-
-PACKAGE = next(PYTHON.parents[1].glob("lib/python*/site-packages/sglang"), None)  # an install can end before it is there
+PACKAGE = next(PYTHON.parents[1].glob("lib/python*/site-packages/sglang"), None)  # an install can end before it
 
 needs_sglang = pytest.mark.skipif(PACKAGE is None, reason="SGLang isn't installed: make install-sglang")
 
