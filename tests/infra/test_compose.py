@@ -11,6 +11,7 @@ import pytest
 import yaml
 from compose_spec import PyCompose
 
+from tasks.databases import MLFLOW_DATABASE
 from tasks.servers import mlflow_server, prefect_server
 
 ROOT = Path(__file__).parents[2]
@@ -111,7 +112,8 @@ def test_the_servers_are_set_up_as_those_that_rufus_starts(tmp_path: Path) -> No
     lease = "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE"
     assert SERVICES["prefect"]["environment"][lease] == prefect.env[lease]
     assert prefect.health in SERVICES["prefect"]["healthcheck"]["test"][-1]
-    assert mlflow.env.items() <= SERVICES["mlflow"]["environment"].items()
+    database = {MLFLOW_DATABASE: SERVICES["mlflow"]["environment"][MLFLOW_DATABASE]}  # there a file of the home
+    assert (mlflow.env | database).items() <= SERVICES["mlflow"]["environment"].items()
     assert mlflow.health in SERVICES["mlflow"]["healthcheck"]["test"][-1]
 
 
