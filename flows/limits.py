@@ -22,35 +22,34 @@ from prefect.settings import get_current_settings
 from flows.slot_keeper import HELD
 from rufus_core.errors import ConfigError, InfrastructureError
 from rufus_core.recipe.step import Step
-from rufus_core.settings import Recipe
+from rufus_core.settings import ComputeSettings, Recipe
 from tasks.jobs import JobCancelled, JobResources
 
 RENEW_SECONDS = 20.0  # a lease has 60
 POLL_SECONDS = 0.1
-ON_CPU = ("base", "problems")
 
 
 def limit_name(profile: str) -> str:
     return f"rufus-gpus-{profile}"
 
 
-def num_gpus(recipe: Recipe, step: Step) -> int:
+def num_gpus(step: Step) -> int:
     """GPUs that the job of this step occupies."""
-    if step.stage not in recipe.stages or step.kind in ON_CPU:
-        return 0
-    compute = recipe.stages[step.stage].compute
-    return compute.gpus_per_node * (compute.nodes + compute.extra_nodes)
+    return 0 if step.compute is None else step.compute.gpus_per_node * _num_nodes(step.kind, step.compute)
+
+
+def _num_nodes(kind: str, compute: ComputeSettings) -> int:
+    """All of a training; everything else is one process."""
+    return compute.nodes + compute.extra_nodes if kind == "training" else 1
 
 
 def job_resources(recipe: Recipe, step: Step) -> JobResources:
     """What the step's job asks of a cluster."""
-    execution = recipe.execution.for_step(step.kind, step.layout)
-    num_ranks = execution.num_ranks if step.kind == "training" else 1
-    if not num_gpus(recipe, step) or step.stage is None:
-        return JobResources(execution.threads, num_ranks=num_ranks)
-    compute = recipe.stages[step.stage].compute
-    nodes = compute.nodes + compute.extra_nodes
-    return JobResources(execution.threads, nodes, compute.gpus_per_node, num_ranks)
+    execution = recipe.execution.for_step(step.kind, step.compute)
+    if step.compute is None:
+        return JobResources(execution.threads, num_ranks=execution.num_ranks)
+    nodes = _num_nodes(step.kind, step.compute)
+    return JobResources(execution.threads, nodes, step.compute.gpus_per_node, execution.num_ranks)
 
 
 @contextmanager
@@ -71,7 +70,7 @@ def gpus_held(
         InfrastructureError: the process that is to hold them ended.
         JobCancelled: `cancelled` was set while it waited.
     """
-    wanted = num_gpus(recipe, step)
+    wanted = num_gpus(step)
     if not wanted:
         yield
         return

@@ -117,7 +117,7 @@ def run_graph(
         return _task_state(outcomes[name])
 
     def threads_of(step: Step) -> int:
-        return execution.for_step(step.kind).cores
+        return execution.for_step(step.kind, step.compute).cores
 
     cores = num_cores()
     by_name = {step.name: step for step in by_urgency(graph)}

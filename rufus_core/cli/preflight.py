@@ -29,7 +29,7 @@ def preflight(recipe: Recipe, graph: Sequence[Step], home: Path) -> None:
         InfrastructureError: the disk is nearly full, or the service of microVMs doesn't answer.
     """
     require_sandbox(recipe.execution)
-    if recipe.execution.data_parallel > 1:
+    if any(recipe.execution.for_step(step.kind, step.compute).num_ranks > 1 for step in graph):
         load_launcher()
     for step in graph:
         if step.kind == "problems" and step.stage:

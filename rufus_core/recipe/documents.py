@@ -40,7 +40,7 @@ def document_of(
         seed=step.seed,
         store=store.root,
         shared=store.shared.url if store.shared else None,
-        placement=execution.for_step(step.kind, step.layout).model_dump(mode="json"),
+        placement=execution.for_step(step.kind, step.compute).model_dump(mode="json"),
         progress=progress,
         links=dict(links or {}),
         force=step.force,

@@ -101,6 +101,7 @@ def screen_step(recipe: Recipe, name: str, stage: RLStage, key: str, settings: F
         },
         inputs=inputs,
         seed=seed_of(recipe, "screen", name, key),
+        compute=stage.compute,
     )
 
 
@@ -150,7 +151,7 @@ def _training(recipe: Recipe, name: str) -> Step:
         inputs=inputs,
         external=external,
         seed=seed_of(recipe, "train", name),
-        layout=stage.compute.layout,
+        compute=stage.compute,
     )
 
 
@@ -183,6 +184,7 @@ def _checkpoint(recipe: Recipe, name: str) -> Step:
         config=config,
         inputs=inputs,
         seed=seed_of(recipe, "select", name),
+        compute=stage.compute if select.rule == "peak" else None,
     )
 
 
@@ -217,6 +219,7 @@ def scores_step(recipe: Recipe, name: str, title: str, stage: str, checkpoint: s
         assert settings.stage is not None
         benchmarks[benchmark] = settings.model_dump(mode="json", exclude={"title"})
         inputs[f"problems/{settings.stage}"] = f"data/{settings.stage}"
+    first = next(iter(recipe.stages))  # where the base policy is scored, too
     return Step(
         name=name,
         kind="scores",
@@ -225,6 +228,7 @@ def scores_step(recipe: Recipe, name: str, title: str, stage: str, checkpoint: s
         config={"benchmarks": benchmarks, "play": _play(recipe, [b["stage"] for b in benchmarks.values()])},
         inputs=inputs,
         seed=seed_of(recipe, "scores"),  # one seed for all checkpoints: their samples are paired
+        compute=recipe.stages[stage if stage in recipe.stages else first].compute,
     )
 
 

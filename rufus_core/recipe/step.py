@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rufus_core.lineage.record import Record
-from rufus_core.settings import LayoutSettings, Recipe
+from rufus_core.settings import ComputeSettings, Recipe
 from rufus_core.types import Json, content_id
 
 # Declared versions of the implementations: raised by hand when a step's code would give another result.
@@ -26,7 +26,7 @@ class Step:
 
     `external` are the user's data files by role, as paths; their contents enter `config` by hash. With `artifact`
     nothing is made: it is in the store already, whatever it was made from. With `force` it is made also where it is
-    intact. `layout` is placement, and not in its identity; None: execution's.
+    intact. `compute` is placement, and not in its identity; None: a CPU is enough.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Step:
     seed: int = 0
     artifact: Record | None = None
     force: bool = False
-    layout: LayoutSettings | None = None
+    compute: ComputeSettings | None = None
 
     @property
     def version(self) -> str:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 from rufus_core.errors import ConfigError
 from rufus_core.recipe.filters import refuse_filters
+from rufus_core.recipe.placement import refuse_placement
 from rufus_core.settings import Recipe, SFTStage
 
 
 def refuse_unsupported(recipe: Recipe) -> None:
     """Raises ConfigError for what would otherwise be left out in silence."""
-    for name, stage in recipe.stages.items():
-        nodes, gpus = stage.compute.nodes, stage.compute.gpus_per_node
-        if nodes > 1 or gpus:
-            raise ConfigError(
-                f"this release trains on one machine's CPU, and not on {nodes} nodes with {gpus} GPUs each",
-                where=f"stages.{name}.compute",
-                hint="`rufus plan` shows this profile; `--profile cpu` runs",
-            )
+    refuse_placement(recipe)
     if recipe.decontamination is not None:
         raise ConfigError(
             "this release doesn't screen data against benchmarks",
@@ -27,12 +21,6 @@ def refuse_unsupported(recipe: Recipe) -> None:
         field = "data" if isinstance(stage, SFTStage) else "problems"
         data = stage.data if isinstance(stage, SFTStage) else stage.problems
         refuse_filters(data.filters, f"stages.{name}.{field}.filters", stage)
-        if (stage.precision.train, stage.precision.rollout) != ("fp32", "fp32"):
-            raise ConfigError(
-                "this release trains and rolls out in fp32",
-                where=f"stages.{name}.precision",
-                hint=f"--set 'stages.{name}.precision={{train: fp32, rollout: fp32}}'",
-            )
         if stage.precision.router_replay and (isinstance(stage, SFTStage) or _is_dense(recipe)):
             raise ConfigError(
                 "there are no rollouts whose routing could be replayed"

@@ -1,6 +1,7 @@
 """What a recipe can say, as frozen pydantic models. Loading, overlays and the plan live in `rufus_core.recipe`."""
 
 from rufus_core.settings.architecture import ArchitectureSettings
+from rufus_core.settings.compute import ComputeSettings, LayoutSettings
 from rufus_core.settings.kubernetes import KubernetesSettings, NodeSettings
 from rufus_core.settings.planning import LoadSettings, PriceSettings
 from rufus_core.settings.recipe import (
@@ -21,12 +22,10 @@ from rufus_core.settings.stage import (
     ENDPOINT,
     POLICY,
     AlgorithmSettings,
-    ComputeSettings,
     DiagnosticSettings,
     DynamicSamplingSettings,
     EvaluationSettings,
     FilterSettings,
-    LayoutSettings,
     LengthPenaltySettings,
     ModelSettings,
     OptimizerSettings,

@@ -6,11 +6,13 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rufus_core.settings.architecture import ArchitectureSettings
+from rufus_core.settings.architecture import ArchitectureSettings, NonNegative, Positive
+from rufus_core.settings.compute import ComputeSettings, LayoutSettings
 from rufus_core.settings.kubernetes import KubernetesSettings
+from rufus_core.settings.layout import data_parallel_of
 from rufus_core.settings.planning import PriceSettings
 from rufus_core.settings.sglang import SGLangSettings
-from rufus_core.settings.stage import LayoutSettings, NonNegative, OptimizerSettings, Positive, StageSettings
+from rufus_core.settings.stage import OptimizerSettings, StageSettings
 from rufus_core.types import Frozen, Json
 
 
@@ -130,7 +132,8 @@ class ExecutionSettings(Frozen):
     threads: Positive = 2  # torch threads of a job that trains
     scoring_threads: Positive = 1  # of one that scores: two side by side use two cores better than one after the other
     rollout_workers: Positive = 2  # threads that run tools and verifiers
-    data_parallel: Positive = 1  # processes that share each step of a stage's training; each has the threads above
+    device: Literal["cpu", "cuda"] = "cpu"  # that the torch trainer trains on; cuda where a stage names GPUs
+    data_parallel: Positive = 1  # copies of a trained policy, which share its steps; with GPUs as many as they hold
     ray_address: ClusterAddress | None = None  # of the Ray cluster they run on; None: the job's own, on this machine
     ray_dashboard: HttpAddress | None = None  # launcher ray: where the cluster's head takes jobs
     ray_resources: dict[str, float] = Field(default_factory=dict)  # what each asks of Ray beside its threads as CPU
@@ -161,12 +164,29 @@ class ExecutionSettings(Frozen):
             raise ValueError("launcher: kubernetes needs kubernetes: {image, home_claim, home_path}")
         return self
 
-    def for_step(self, kind: str, layout: LayoutSettings | None = None) -> ExecutionSettings:
-        """The settings of a job that makes an artifact of this kind; `layout` is its stage's, where that says one."""
+    def for_step(self, kind: str, compute: ComputeSettings | None = None) -> ExecutionSettings:
+        """The settings of a job that makes an artifact of this kind on the machines of `compute`; None: on a CPU.
+
+        A training takes all GPUs that its stage names: each rank has one, and ranks that hold no part of one copy of
+        the policy are data parallel. Engines take them in turns with it, or have the extra nodes. Everything else is
+        one process, whose engines have the GPUs of one node.
+
+        Raises:
+            ConfigError: the GPUs can't be divided so.
+        """
         threads = self.scoring_threads if kind == "scores" else self.threads
-        data_parallel = self.data_parallel if kind == "training" else 1
-        update = {"threads": threads, "data_parallel": data_parallel, "layout": layout or self.layout}
-        return self.model_copy(update=update)
+        alone = self.model_copy(update={"threads": threads, "data_parallel": 1, "layout": LayoutSettings()})
+        settings = self.model_copy(update={"layout": (compute and compute.layout) or self.layout})
+        if compute is None or not compute.gpus_per_node:
+            return settings if kind == "training" else alone
+        sglang = self.sglang if self.sglang.urls else self.sglang.on(compute, training=kind == "training")
+        update: dict[str, object] = {"device": "cuda", "sglang": sglang}
+        if kind != "training":
+            return alone.model_copy(update=update)
+        ranks = compute.nodes * compute.gpus_per_node
+        update["data_parallel"] = data_parallel_of(ranks, settings.layout, "compute.layout")
+        update["ray_resources"] = {"GPU": 1.0, **self.ray_resources}
+        return settings.model_copy(update=update)
 
     @property
     def num_ranks(self) -> int:
@@ -178,7 +198,7 @@ class ExecutionSettings(Frozen):
         """Of this machine, that a job takes."""
         if self.launcher != "local":
             return 0
-        return self.threads if self.ray_address else self.threads * self.data_parallel
+        return self.threads if self.ray_address else self.threads * self.num_ranks
 
 
 class Recipe(Frozen):

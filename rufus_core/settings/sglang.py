@@ -6,7 +6,9 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rufus_core.settings.stage import Positive
+from rufus_core.settings.architecture import Positive
+from rufus_core.settings.compute import ComputeSettings
+from rufus_core.settings.layout import num_engines_of
 from rufus_core.types import Frozen
 
 Address = Annotated[str, Field(pattern=r"^https?://[^/\s]+$")]  # http://host:port
@@ -35,8 +37,24 @@ class SGLangSettings(Frozen):
 
     @model_validator(mode="after")
     def _running_servers_have_their_own_ways(self) -> Self:
-        starting = {"python", "num_engines", "tensor_parallel", "memory_fraction", "max_total_tokens"}
+        starting = {"python", "num_engines", "memory_fraction", "max_total_tokens"}
         starting |= {"max_running_requests", "extra_args", "environment"}
-        if self.urls and (idle := sorted(self.model_fields_set & starting - {"tensor_parallel"})):
+        if not self.urls:
+            return self
+        plain = SGLangSettings()  # and not `model_fields_set`: a job's document sets every field
+        if idle := sorted(name for name in starting if getattr(self, name) != getattr(plain, name)):
             raise ValueError(f"the servers at urls run already: {', '.join(idle)} would change nothing")
         return self
+
+    def on(self, compute: ComputeSettings, *, training: bool) -> SGLangSettings:
+        """On the GPUs of a stage, as `gpus_per_rollout_engine` divides them. Raises ConfigError where it can't."""
+        of_engine = compute.gpus_per_rollout_engine or compute.gpus_per_node
+        nodes = 1 if not training else compute.nodes if compute.colocated else compute.extra_nodes
+        gpus = nodes * compute.gpus_per_node
+        update = {
+            "device": "cuda",
+            "tensor_parallel": of_engine,
+            "num_engines": num_engines_of(gpus, of_engine, "compute.gpus_per_rollout_engine"),
+            "colocated": training and compute.colocated,
+        }
+        return self.model_copy(update=update)

@@ -6,15 +6,14 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rufus_core.settings.planning import LoadSettings
+from rufus_core.settings.architecture import NonNegative, Positive
+from rufus_core.settings.compute import ComputeSettings
 from rufus_core.types import Category, Frozen, Json
 
 POLICY = "policy"  # a screen's sampler: the checkpoint that the stage starts from
 DIAGNOSTIC = "diagnostic"  # of a training: its part of the step's identity, and its file's role
 ENDPOINT = "openai:"  # before the id of a model that is a screen's sampler
 
-Positive = Annotated[int, Field(gt=0)]
-NonNegative = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
@@ -254,40 +253,6 @@ class EvaluationSettings(Frozen):
 
     targets: tuple[str, ...]
     guardrails: tuple[str, ...] = ()
-
-
-class LayoutSettings(Frozen):
-    """How a policy is cut over the ranks that train it, in Megatron-core's terms. The rest is data parallel."""
-
-    tensor_parallel: Positive = 1
-    pipeline_parallel: Positive = 1
-    expert_parallel: Positive = 1
-    context_parallel: Positive = 1
-    sequence_parallel: bool = False
-    distributed_optimizer: bool = False
-    recompute: Literal["none", "selective", "full"] = "none"
-    micro_batch_tokens: Positive = 2048  # or the longest sequence, if that is longer
-
-    @property
-    def model_parallel(self) -> int:
-        """Ranks that hold one copy of what isn't an expert."""
-        return self.tensor_parallel * self.pipeline_parallel * self.context_parallel
-
-
-class ComputeSettings(Frozen):
-    """Placement: never part of a fingerprint."""
-
-    nodes: Positive = 1
-    gpus_per_node: NonNegative = 0
-    gpu: Literal["h100", "h200"] = "h200"
-    extra_nodes: NonNegative = 0
-    extra_nodes_role: str | None = None
-    gpus_per_rollout_engine: Positive | None = None  # None: a whole node
-    colocated_rollout: bool | None = None  # False: engines have the extra nodes, whose role is then "rollout"
-    distributed_rollout: bool = False
-    layout: LayoutSettings | None = None  # None: execution's
-    load: LoadSettings | None = None  # None: the plan says nothing of time and cost
-    wall_clock: dict[str, float] = Field(default_factory=dict)  # as the paper prints it
 
 
 class _Stage(Frozen):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any
 
@@ -52,6 +52,11 @@ class PackedBatch:
     sequence_N: Tensor  # caller's index of the sequence of each trained token
     offset_N: Tensor  # position of the trained token inside its sequence
     routed_PLK: Tensor | None  # experts as recorded, UNRECORDED at last tokens
+
+    def to(self, device: torch.device) -> PackedBatch:
+        """The same in the memory of a device; itself where it lies there."""
+        tensors = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "blocks"}
+        return replace(self, **{name: None if t is None else t.to(device) for name, t in tensors.items()})
 
 
 def micro_batches(sequences: Sequence[TokenSequence], most_tokens: int) -> Iterator[PackedBatch]:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from rufus_core.errors import LineageError
 
 _TENSORS = "state.safetensors"
-_GENERATOR = "generator"  # torch's own: a policy with dropout draws from it
+_GENERATOR, _GPU_GENERATOR = "generator", "gpu_generator"  # torch's own: a policy with dropout draws from them
 
 
 class ModuleState:
-    """Weights of a module, what its optimizer remembers of each (moments, step counts), and torch's generator."""
+    """Weights of a module, what its optimizer remembers of each (moments, step counts), and torch's generators."""
 
     sharded = False
 
@@ -25,6 +25,8 @@ class ModuleState:
 
     def save_state(self, folder: Path) -> None:
         tensors = {_GENERATOR: torch.get_rng_state()}
+        if self._on_gpu:
+            tensors[_GPU_GENERATOR] = torch.cuda.get_rng_state()
         for name, weight in self._module.named_parameters():
             tensors[f"weight/{name}"] = weight.detach()
             remembered = self._remembering.state.get(weight, {})
@@ -41,10 +43,16 @@ class ModuleState:
             for key, value in tensors.items():
                 self._put_back(weights, key, value)
         torch.set_rng_state(tensors[_GENERATOR])
+        if self._on_gpu and _GPU_GENERATOR in tensors:
+            torch.cuda.set_rng_state(tensors[_GPU_GENERATOR])
+
+    @property
+    def _on_gpu(self) -> bool:
+        return next(self._module.parameters()).is_cuda
 
     def _put_back(self, weights: dict[str, nn.Parameter], key: str, value: Tensor) -> None:
         match key.split("/", 2):
             case ["weight", name]:
                 weights[name].copy_(value)
             case ["optimizer", slot, name]:
-                self._remembering.state[weights[name]][slot] = value.clone()
+                self._remembering.state[weights[name]][slot] = value.to(weights[name].device, copy=True)

@@ -1,4 +1,8 @@
-"""The trainer of one machine: a Hugging Face model in every rank, whose gradients are summed."""
+"""The trainer of one machine: a Hugging Face model in every rank, whose gradients are summed.
+
+It computes in fp32, on a CPU or on one GPU for each rank. Losses see log-probs in the host's memory: a few numbers for
+each token, beside which lies what they are compared with.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,7 @@ import copy
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -13,6 +18,7 @@ from transformers import PreTrainedModel
 
 from rufus_core.algorithms.losses import LossOutput
 from rufus_core.data.chat import ChatFormat
+from rufus_core.errors import ConfigError
 from rufus_core.rollout.policy import Policy
 from rufus_core.rollout.routing import replayed_routing, routers
 from rufus_core.settings import LayoutSettings, OptimizerSettings
@@ -24,7 +30,11 @@ from rufus_core.training.trainer import Loss, Scored
 
 
 class TorchTrainer(ModuleState):
-    """Trains the policy's model in place. `reference`: keep the policy as it is now, to measure a KL towards it."""
+    """Trains the policy's model in place. `reference`: keep the policy as it is now, to measure a KL towards it.
+
+    Raises:
+        ConfigError: `device` is a GPU, and there is none.
+    """
 
     def __init__(
         self,
@@ -34,7 +44,10 @@ class TorchTrainer(ModuleState):
         *,
         reference: bool = False,
         micro_batch_tokens: int = LayoutSettings().micro_batch_tokens,
+        device: Literal["cpu", "cuda"] = "cpu",
     ) -> None:
+        self._device = _existing(device)
+        policy.model.to(self._device)  # type: ignore[arg-type]
         self._policy, self._ranks, self._micro_batch_tokens = policy, ranks, micro_batch_tokens
         self._reference = copy.deepcopy(policy.model).eval() if reference else None
         self._optimizer = make_optimizer(policy.model.train(), settings)
@@ -70,8 +83,9 @@ class TorchTrainer(ModuleState):
         numbered = [replace(sequence, index=number) for number, sequence in enumerate(sequences)]
         with torch.no_grad():
             for micro in micro_batches(numbered, self._micro_batch_tokens):
-                with replayed_routing(self._policy.model, micro.routed_PLK):
-                    values_N = trained_logprobs(self._policy.model, micro, temperature)
+                there = micro.to(self._device)
+                with replayed_routing(self._policy.model, there.routed_PLK):
+                    values_N = trained_logprobs(self._policy.model, there, temperature)
                 for sequence, offset, value in zip(
                     micro.sequence_N.tolist(), micro.offset_N.tolist(), values_N.tolist(), strict=True
                 ):
@@ -97,18 +111,19 @@ class TorchTrainer(ModuleState):
 
     def _loss(self, micro: PackedBatch, loss: Loss, temperature: float, entropy: bool, reference: bool) -> LossOutput:
         entropy_N = reference_N = None
-        with replayed_routing(self._policy.model, micro.routed_PLK) as replay:
+        there = micro.to(self._device)
+        with replayed_routing(self._policy.model, there.routed_PLK) as replay:
             if entropy:
-                new_N, entropy_N = token_logprobs(self._policy.model, micro, temperature)
+                new_N, entropy_N = (each.cpu() for each in token_logprobs(self._policy.model, there, temperature))
             else:
-                new_N = trained_logprobs(self._policy.model, micro, temperature)
+                new_N = trained_logprobs(self._policy.model, there, temperature).cpu()
         if reference:
             assert self._reference is not None
             with torch.no_grad():  # by its own routing: it is a policy of its own, and the KL shall see routers drift
-                reference_N = trained_logprobs(self._reference, micro, temperature)
+                reference_N = trained_logprobs(self._reference, there, temperature).cpu()
         output = loss(Scored(micro, new_N, entropy_N, reference_N))
-        if micro.routed_PLK is not None:
-            output.metrics["routing_agreement"] = replay.agreement_P[micro.predictor_N].mean().item()
+        if there.routed_PLK is not None:
+            output.metrics["routing_agreement"] = replay.agreement_P[there.predictor_N].mean().item()
         return output
 
     def step(self, lr: float, grad_clip: float) -> float:
@@ -124,3 +139,14 @@ class TorchTrainer(ModuleState):
 
     def end(self) -> None:
         self._policy.model.eval()
+
+
+def _existing(device: Literal["cpu", "cuda"]) -> torch.device:
+    """A rank has one GPU, the first that it can see."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError(
+            "this training is to have a GPU, and torch finds none on this machine",
+            where="compute.gpus_per_node",
+            hint="start it where the GPUs are, or set it to 0",
+        )
+    return torch.device(device)

@@ -13,11 +13,13 @@ from pathlib import Path
 from flows.limits import gpus_held
 from rufus_core.recipe.load import load_recipe
 from rufus_core.recipe.step import Step
+from rufus_core.settings import ComputeSettings
 from tasks.children import ExecutedChild
 from tasks.launcher import LocalJob
 from tasks.spawner import job_environment
 
-STEP = Step("stages/reasoning_rl/train", "training", "train", {}, stage="reasoning_rl")
+COMPUTE = ComputeSettings(nodes=8, gpus_per_node=8)
+STEP = Step("stages/reasoning_rl/train", "training", "train", {}, stage="reasoning_rl", compute=COMPUTE)
 JOB = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)"
 
 

@@ -25,6 +25,7 @@ from flows.limits import gpus_held, limit_name, num_gpus
 from flows.slot_keeper import LEASE_SECONDS, RENEWING
 from rufus_core.errors import ConfigError
 from rufus_core.recipe.load import load_recipe
+from rufus_core.settings import ComputeSettings
 from tasks import servers
 from tasks.children import Child
 from tasks.jobs import JobCancelled
@@ -33,7 +34,7 @@ from tests.flows.held import STEP
 from tests.flows.test_recipe import ROOT
 
 RECIPE = load_recipe("rufus_air", "h200")
-NEEDED = num_gpus(RECIPE, STEP)
+NEEDED = num_gpus(STEP)
 LIMIT = limit_name("h200")
 SOON = 0.2  # seconds between renewals
 WAIT_SECONDS = 120.0  # until a test gives up
@@ -126,8 +127,8 @@ def start_and_kill(folder: Path, api: str) -> None:
 
 def test_a_step_needs_the_gpus_of_its_stage_and_data_none() -> None:
     assert NEEDED == 64
-    assert num_gpus(RECIPE, replace(STEP, kind="problems")) == 0
-    assert num_gpus(load_recipe(), STEP) == 0
+    assert num_gpus(replace(STEP, compute=None)) == 0
+    assert num_gpus(replace(STEP, compute=ComputeSettings())) == 0
 
 
 def test_a_step_without_gpus_asks_no_server(folder: Path) -> None:

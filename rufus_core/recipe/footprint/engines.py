@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from rufus_core.errors import ConfigError
 from rufus_core.recipe.footprint.gpus import Gpu
-from rufus_core.recipe.footprint.layout import cut_engine
 from rufus_core.recipe.footprint.memory import RolloutMemory, refuse_rollout, rollout_memory
 from rufus_core.recipe.footprint.sequences import longest_sequence
 from rufus_core.settings import ArchitectureSettings, ComputeSettings, RLStage
+from rufus_core.settings.layout import cut_engine
 from rufus_core.types import Frozen
 
 ROLLOUT = "rollout"  # role of extra nodes
@@ -32,17 +32,16 @@ def engine_footprint(
         ConfigError: no GPUs are theirs, the policy can't be cut over them, or they can't hold the longest rollout.
     """
     compute = stage.compute
-    colocated = compute.colocated_rollout is not False
-    nodes = compute.nodes if colocated else _rollout_nodes(compute, name)
+    nodes = compute.nodes if compute.colocated else _rollout_nodes(compute, name)
     place = f"stages.{name}.compute.gpus_per_rollout_engine"
     of_engine = compute.gpus_per_rollout_engine or compute.gpus_per_node
     engines = cut_engine(arch, nodes * compute.gpus_per_node, of_engine, place)
-    memory = rollout_memory(arch, stage.precision, gpu, of_engine, trainer_bytes if colocated else 0.0)
+    memory = rollout_memory(arch, stage.precision, gpu, of_engine, trainer_bytes if compute.colocated else 0.0)
     refuse_rollout(memory, of_engine, longest_sequence(stage, arch), place)
     return EngineFootprint(
         engines=engines,
         gpus=of_engine,
-        colocated=colocated,
+        colocated=compute.colocated,
         memory=memory,
         cache_tokens=memory.kv_cache * of_engine / memory.kv_bytes_per_token,
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 from rufus_core.errors import ConfigError
 from rufus_core.recipe.footprint.activations import activation_bytes, logit_bytes
 from rufus_core.recipe.footprint.gpus import ASSUMPTIONS, GB, Gpu
-from rufus_core.recipe.footprint.layout import Ranks
 from rufus_core.recipe.footprint.parameters import count_parameters, rank_parameters
 from rufus_core.settings import ArchitectureSettings, LayoutSettings, PrecisionSettings
+from rufus_core.settings.layout import Ranks
 from rufus_core.types import Frozen
 
 BYTES = {"fp8": 1, "bf16": 2, "fp32": 4}

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from rufus_core.settings import ArchitectureSettings, LayoutSettings
-from rufus_core.types import Frozen, Json
-
-ATTENTION_BIAS_BY_DEFAULT = ("qwen2", "qwen2_moe")
+from rufus_core.types import Frozen
 
 
 class ParameterCounts(Frozen):
@@ -99,31 +95,3 @@ def rank_parameters(arch: ArchitectureSettings, layout: LayoutSettings) -> list[
         experts = sum(kinds) * arch.num_experts * _expert(arch)
         stages.append(RankParameters(shared=shared / layout.tensor_parallel, experts=experts / layout.expert_parallel))
     return stages
-
-
-def read_architecture(config: Mapping[str, Json]) -> ArchitectureSettings:
-    """From a `config.json` of transformers: Llama, Qwen2, Qwen3 and their mixtures, GLM-4.5.
-
-    Raises:
-        KeyError: it lacks a number that all of these have.
-    """
-    heads, kind = config["num_attention_heads"], config.get("model_type", "")
-    experts = config.get("n_routed_experts") or config.get("num_experts") or config.get("num_local_experts") or 0
-    return ArchitectureSettings(
-        num_layers=config["num_hidden_layers"],
-        hidden_size=config["hidden_size"],
-        num_heads=heads,
-        num_kv_heads=config.get("num_key_value_heads") or heads,
-        head_dim=config.get("head_dim") or config["hidden_size"] // heads,
-        vocab_size=config["vocab_size"],
-        intermediate_size=config["intermediate_size"],
-        first_dense_layers=config.get("first_k_dense_replace", 0) if experts else 0,
-        num_experts=experts,
-        experts_per_token=config.get("num_experts_per_tok", 0) if experts else 0,
-        expert_intermediate_size=config.get("moe_intermediate_size", 0) if experts else 0,
-        num_shared_experts=config.get("n_shared_experts", 0) if experts else 0,
-        attention_bias=config.get("attention_bias", kind in ATTENTION_BIAS_BY_DEFAULT),
-        qk_norm=kind.startswith("qwen3") or bool(config.get("use_qk_norm")),
-        tied_embeddings=config.get("tie_word_embeddings", False),
-        context_tokens=config["max_position_embeddings"],
-    )

@@ -9,14 +9,22 @@ from pathlib import Path
 from rufus_core.errors import ConfigError
 from rufus_core.recipe.footprint.engines import EngineFootprint, engine_footprint
 from rufus_core.recipe.footprint.gpus import GPUS
-from rufus_core.recipe.footprint.layout import Ranks, cut
 from rufus_core.recipe.footprint.memory import TrainingMemory, refuse_training, training_memory
 from rufus_core.recipe.footprint.pace import PrintedPace, printed_pace
-from rufus_core.recipe.footprint.parameters import read_architecture
 from rufus_core.recipe.footprint.phases import PhaseFootprint, phase_footprints
 from rufus_core.recipe.footprint.sequences import longest_sequence
 from rufus_core.recipe.footprint.services import Calls, calls, price
-from rufus_core.settings import ArchitectureSettings, BaseModelSettings, LayoutSettings, Recipe, RLStage, SFTStage
+from rufus_core.settings import (
+    ArchitectureSettings,
+    BaseModelSettings,
+    ComputeSettings,
+    LayoutSettings,
+    Recipe,
+    RLStage,
+    SFTStage,
+)
+from rufus_core.settings.architecture import read_architecture
+from rufus_core.settings.layout import Ranks, cut, refuse_family, refuse_uncut
 from rufus_core.types import Frozen
 
 
@@ -58,11 +66,17 @@ def architecture_of(base: BaseModelSettings) -> ArchitectureSettings | None:
         raise ConfigError(f"no decoder's configuration: {error!r}", where=str(file)) from None
 
 
+def layout_place(name: str, compute: ComputeSettings) -> str:
+    """Where the layout of a stage stands in the recipe."""
+    return f"stages.{name}.compute.layout" if compute.layout else "execution.layout"
+
+
 def stage_footprint(recipe: Recipe, name: str) -> StageFootprint | None:
     """None where the stage has no GPUs, or nothing says what is trained.
 
     Raises:
-        ConfigError: the layout can't be cut, or needs more memory than a GPU has.
+        ConfigError: the trainer can't train this policy, or its layout can't be cut, or needs
+            more memory than a GPU has.
     """
     stage, arch = recipe.stages[name], architecture_of(recipe.base)
     compute = stage.compute
@@ -70,8 +84,11 @@ def stage_footprint(recipe: Recipe, name: str) -> StageFootprint | None:
         return None
     gpu, gpus = GPUS[compute.gpu], compute.nodes * compute.gpus_per_node
     layout = compute.layout or recipe.execution.layout
-    place = f"stages.{name}.compute.layout" if compute.layout else "execution.layout"
-    _refuse_torch(recipe.execution.trainer, layout, place)
+    place = layout_place(name, compute)
+    if recipe.execution.trainer == "torch":
+        refuse_uncut(layout, place)
+    else:
+        refuse_family(arch)
     ranks = cut(arch, layout, gpus, place)
     tokens = max(layout.micro_batch_tokens, longest_sequence(stage, arch))
     training = training_memory(
@@ -105,18 +122,6 @@ def _printed(stage: SFTStage | RLStage, arch: ArchitectureSettings) -> PrintedPa
     data = stage.published.get("data")
     rows = data.get("samples") if isinstance(data, dict) else None
     return printed_pace(stage, arch, rows) if isinstance(stage, SFTStage) and rows else None
-
-
-def _refuse_torch(trainer: str, layout: LayoutSettings, place: str) -> None:
-    """Of a layout the torch trainer takes `micro_batch_tokens` alone."""
-    plain = LayoutSettings(micro_batch_tokens=layout.micro_batch_tokens)
-    if trainer == "torch" and layout != plain:
-        asked = [name for name in LayoutSettings.model_fields if getattr(layout, name) != getattr(plain, name)]
-        raise ConfigError(
-            f"the torch trainer holds the whole policy on each rank, and knows nothing of {', '.join(asked)}",
-            where=place,
-            hint="--set execution.trainer=megatron, or leave that out",
-        )
 
 
 def _pays_for_distance(stage: SFTStage | RLStage) -> bool:

@@ -8,11 +8,11 @@ from torch import Tensor
 from transformers import AutoModelForCausalLM, Glm4MoeConfig, PretrainedConfig, PreTrainedModel, Qwen3Config
 
 from rufus_core.recipe.footprint.activations import activation_bytes, logit_bytes
-from rufus_core.recipe.footprint.layout import cut
 from rufus_core.recipe.footprint.memory import engine_weight_bytes, kv_bytes_per_token, training_memory
-from rufus_core.recipe.footprint.parameters import read_architecture
 from rufus_core.rollout.kv_cache import CacheShape
 from rufus_core.settings import LayoutSettings, OptimizerSettings, PrecisionSettings
+from rufus_core.settings.architecture import read_architecture
+from rufus_core.settings.layout import cut
 from rufus_core.training.forward import TokenSequence, micro_batches, token_logprobs
 from rufus_core.training.optimizer import make_optimizer, optimizer_step
 

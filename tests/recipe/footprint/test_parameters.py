@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from transformers import PretrainedConfig
 
 from rufus_core.errors import ConfigError
-from rufus_core.recipe.footprint.parameters import count_parameters, rank_parameters, read_architecture
+from rufus_core.recipe.footprint.parameters import count_parameters, rank_parameters
 from rufus_core.recipe.footprint.stage import architecture_of
 from rufus_core.recipe.load import load_recipe
 from rufus_core.settings import ArchitectureSettings, LayoutSettings
+from rufus_core.settings.architecture import read_architecture
 from tests.recipe.footprint.models import GLM_4_5_AIR, QWEN3_0_6B, QWEN3_30B_A3B_BASE, on_meta
 
 

@@ -11,9 +11,9 @@ from transformers import AutoModelForCausalLM, Qwen3Config
 
 from rufus_core.recipe.footprint.gpus import ASSUMPTIONS, GPUS
 from rufus_core.recipe.footprint.memory import rollout_memory
-from rufus_core.recipe.footprint.parameters import read_architecture
 from rufus_core.recipe.footprint.roofline import RolloutTime, forward_flops, forward_seconds, rollout_time
 from rufus_core.settings import LoadSettings, PrecisionSettings
+from rufus_core.settings.architecture import read_architecture
 from tests.recipe.footprint.models import GLM_4_5_AIR
 
 AIR, H200 = read_architecture(GLM_4_5_AIR.to_dict()), GPUS["h200"]

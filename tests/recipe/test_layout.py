@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rufus_core.errors import ConfigError
-from rufus_core.recipe.footprint.layout import cut, cut_engine
-from rufus_core.recipe.footprint.parameters import read_architecture
 from rufus_core.settings import LayoutSettings
+from rufus_core.settings.architecture import read_architecture
+from rufus_core.settings.layout import cut, cut_engine
 from tests.recipe.footprint.models import GLM_4_5_AIR, QWEN3_0_6B
 
 AIR, DENSE = (read_architecture(config.to_dict()) for config in (GLM_4_5_AIR, QWEN3_0_6B))
