@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
@@ -55,8 +55,17 @@ class PackedBatch:
 
     def to(self, device: torch.device) -> PackedBatch:
         """The same in the memory of a device; itself where it lies there."""
-        tensors = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "blocks"}
-        return replace(self, **{name: None if t is None else t.to(device) for name, t in tensors.items()})
+        routed_PLK = None if self.routed_PLK is None else self.routed_PLK.to(device)
+        return PackedBatch(
+            self.ids_1P.to(device),
+            self.positions_1P.to(device),
+            self.blocks,
+            self.predictor_N.to(device),
+            self.target_N.to(device),
+            self.sequence_N.to(device),
+            self.offset_N.to(device),
+            routed_PLK,
+        )
 
 
 def micro_batches(sequences: Sequence[TokenSequence], most_tokens: int) -> Iterator[PackedBatch]:

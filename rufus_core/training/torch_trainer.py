@@ -47,7 +47,7 @@ class TorchTrainer(ModuleState):
         device: Literal["cpu", "cuda"] = "cpu",
     ) -> None:
         self._device = _existing(device)
-        policy.model.to(self._device)  # type: ignore[arg-type]
+        policy.model.to(self._device)
         self._policy, self._ranks, self._micro_batch_tokens = policy, ranks, micro_batch_tokens
         self._reference = copy.deepcopy(policy.model).eval() if reference else None
         self._optimizer = make_optimizer(policy.model.train(), settings)

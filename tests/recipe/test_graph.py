@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from transformers import Qwen3Config
 
 from rufus_core.errors import ConfigError, DataError
 from rufus_core.recipe.graph import build_graph, checkpoint_of
@@ -97,7 +98,7 @@ def test_other_steps_have_seeds_of_their_own_that_follow_the_recipes() -> None:
     [
         "execution={threads: 7, rollout_workers: 9, allow_unisolated_code: true}",
         "execution={sandbox: e2b, sandbox_template: baked, sandbox_domain: vms.example}",
-        "stages.coding_rl.compute={extra_nodes: 1, colocated_rollout: true}",
+        "stages.coding_rl.compute={colocated_rollout: true, gpus_per_rollout_engine: 2}",
         "stages.coding_rl.title=Another title",
         "stages.coding_rl.section='99'",
         "stages.coding_rl.capability=other words",
@@ -106,7 +107,7 @@ def test_other_steps_have_seeds_of_their_own_that_follow_the_recipes() -> None:
         "benchmarks.reasoning.title=Thinking",
         "base.name=Another name",
         "stages.coding_rl.compute={gpu: h100, load: {prompt_tokens: 5, response_tokens: 7}}",
-        "stages.coding_rl.compute.layout={tensor_parallel: 2}",
+        "stages.coding_rl.compute.layout={micro_batch_tokens: 64}",
         "base.architecture={num_layers: 2, hidden_size: 4, num_heads: 1, num_kv_heads: 1, head_dim: 4, vocab_size: 9, "
         "intermediate_size: 8, context_tokens: 64}",
         "prices={searches_per_1000: 3}",
@@ -311,7 +312,7 @@ def test_a_base_that_lacks_a_file_is_refused(tmp_path: Path, missing: str) -> No
             "stages.if_rl.problems.filters.learnability",
             "filters learnability",
         ),
-        ("stages.if_rl.precision.train=bf16", "stages.if_rl.precision", "fp32"),
+        ("stages.if_rl.precision.train=bf16", "stages.if_rl.precision.train", "fp32"),
         ("stages.sft.precision.router_replay=true", "stages.sft.precision.router_replay", "no rollouts"),
         ("stages.sft.batch.long_sample_tokens=512", "stages.sft.batch.long_sample_tokens", "long samples"),
         ("stages.if_rl.run.select={rule: peak, metric: ifeval}", "stages.if_rl.run.select.metric", "not by ifeval"),
@@ -334,7 +335,7 @@ def test_what_cant_be_run_is_refused(override: str, where: str, what: str) -> No
     "remedy",
     [
         ("stages.if_rl.problems.filters.learnability={}", "stages.if_rl.problems.filters=!replace {}"),
-        ("stages.if_rl.precision.train=bf16", "stages.if_rl.precision={train: fp32, rollout: fp32}"),
+        ("stages.if_rl.precision.train=bf16", "stages.if_rl.precision.train=fp32"),
         ("stages.sft.batch.long_sample_tokens=512", "stages.sft.batch.long_sample_tokens=null"),
         ("stages.if_rl.run.select={rule: peak, metric: ifeval}", "stages.if_rl.run.select.metric=null"),
     ],
@@ -364,11 +365,31 @@ def _without(recipe, benchmark: str):  # type: ignore[no-untyped-def]
     return recipe.model_copy(update={"benchmarks": kept})
 
 
-def test_the_production_profile_is_refused_for_its_machines_and_not_for_want_of_weights(tmp_path: Path) -> None:
-    for overrides in ([], [f"base.path={_base_folder(tmp_path / 'base')}"]):
-        with pytest.raises(ConfigError, match="on one machine's CPU, and not on 64 nodes with 8 GPUs") as caught:
-            _graph(*overrides, profile="h200")
-        assert "--profile cpu" in (caught.value.hint or "")
+def test_the_production_profile_is_refused_for_its_data_and_not_for_its_machines() -> None:
+    with pytest.raises(ConfigError, match="doesn't screen data against benchmarks"):
+        _graph(profile="h200")
+
+
+@pytest.mark.parametrize("profile", ["gpu1", "node8"])
+def test_profiles_with_gpus_run_once_their_base_is_here(profile: str, tmp_path: Path) -> None:
+    folder = _base_folder(tmp_path / "base")
+    architecture = load_recipe(profile=profile).base.architecture
+    assert architecture is not None
+    config = Qwen3Config(
+        num_hidden_layers=architecture.num_layers,
+        hidden_size=architecture.hidden_size,
+        num_attention_heads=architecture.num_heads,
+        num_key_value_heads=architecture.num_kv_heads,
+        intermediate_size=architecture.intermediate_size,
+        head_dim=architecture.head_dim,
+        vocab_size=architecture.vocab_size,
+        tie_word_embeddings=True,
+        max_position_embeddings=architecture.context_tokens,
+    )
+    (folder / "config.json").write_text(config.to_json_string(use_diff=False))
+    steps = build_graph(load_recipe(profile=profile, overrides=[f"base.path={folder}"]))
+    on_cpu = {step.kind for step in steps if step.compute is None}
+    assert on_cpu <= {"base", "problems", "checkpoint"}
 
 
 def test_a_number_by_another_judge_is_another_number_EVAL_07(monkeypatch: pytest.MonkeyPatch) -> None:

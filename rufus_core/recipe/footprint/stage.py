@@ -78,9 +78,9 @@ def stage_footprint(recipe: Recipe, name: str) -> StageFootprint | None:
         ConfigError: the trainer can't train this policy, or its layout can't be cut, or needs
             more memory than a GPU has.
     """
-    stage, arch = recipe.stages[name], architecture_of(recipe.base)
+    stage = recipe.stages[name]
     compute = stage.compute
-    if not compute.gpus_per_node or arch is None:
+    if not compute.gpus_per_node or (arch := architecture_of(recipe.base)) is None:
         return None
     gpu, gpus = GPUS[compute.gpu], compute.nodes * compute.gpus_per_node
     layout = compute.layout or recipe.execution.layout

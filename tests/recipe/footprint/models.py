@@ -24,6 +24,17 @@ QWEN3_0_6B = Qwen3Config(
     max_position_embeddings=40960,
     tie_word_embeddings=True,
 )
+QWEN3_1_7B_BASE = Qwen3Config(
+    vocab_size=151936,
+    hidden_size=2048,
+    intermediate_size=6144,
+    num_hidden_layers=28,
+    num_attention_heads=16,
+    num_key_value_heads=8,
+    head_dim=128,
+    max_position_embeddings=32768,
+    tie_word_embeddings=True,
+)
 QWEN3_30B_A3B_BASE = Qwen3MoeConfig(
     vocab_size=151936,
     hidden_size=2048,

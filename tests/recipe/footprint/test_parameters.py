@@ -15,7 +15,7 @@ from rufus_core.recipe.footprint.stage import architecture_of
 from rufus_core.recipe.load import load_recipe
 from rufus_core.settings import ArchitectureSettings, LayoutSettings
 from rufus_core.settings.architecture import read_architecture
-from tests.recipe.footprint.models import GLM_4_5_AIR, QWEN3_0_6B, QWEN3_30B_A3B_BASE, on_meta
+from tests.recipe.footprint.models import GLM_4_5_AIR, QWEN3_0_6B, QWEN3_1_7B_BASE, on_meta
 
 
 def architecture(profile: str) -> ArchitectureSettings:
@@ -28,7 +28,7 @@ ARCHITECTURES = {profile: architecture(profile) for profile in ("h200", "gpu1", 
 
 
 @pytest.mark.parametrize(
-    ("profile", "config"), [("h200", GLM_4_5_AIR), ("gpu1", QWEN3_0_6B), ("node8", QWEN3_30B_A3B_BASE)]
+    ("profile", "config"), [("h200", GLM_4_5_AIR), ("gpu1", QWEN3_0_6B), ("node8", QWEN3_1_7B_BASE)]
 )
 def test_a_profiles_architecture_has_as_many_parameters_as_the_model(profile: str, config: PretrainedConfig) -> None:
     arch = ARCHITECTURES[profile]

@@ -49,10 +49,21 @@ def test_the_printed_wall_clock_of_sft_says_what_the_hardware_did_SFT_11_MIX_01(
 
 
 def test_one_node_does_not_hold_the_optimizer_of_glm_4_5_air() -> None:
-    arch = load_recipe(profile="h200").base.architecture
+    recipe = load_recipe(profile="h200")
+    arch, layout = recipe.base.architecture, recipe.execution.layout.model_copy(update={"expert_parallel": 8})
     assert arch is not None
+    overrides = (
+        f"base.architecture=!replace {arch.model_dump_json()}",
+        f"execution={{trainer: megatron, layout: {layout.model_dump_json()}}}",
+        "stages.sft.precision.train=bf16",
+    )
     with pytest.raises(ConfigError, match=r"largest term is optimizer, 160\.\d GB"):
-        footprint("sft", f"base.architecture=!replace {arch.model_dump_json()}", profile="node8")
+        footprint("sft", *overrides, profile="node8")
+
+
+def test_megatron_takes_no_other_family_in_the_plan_either() -> None:
+    with pytest.raises(ConfigError, match=r"execution\.trainer: .* this is a qwen3 without experts"):
+        footprint("sft", "execution.trainer=megatron", profile="node8")
 
 
 @pytest.mark.parametrize(

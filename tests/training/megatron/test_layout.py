@@ -25,7 +25,7 @@ CUT = {"tensor_parallel": 2, "sequence_parallel": True, "expert_parallel": 2}
             2,
             "execution.layout.expert_parallel: 2 ranks of a pipeline stage can't be cut into 4",
         ),
-        ({"pipeline_parallel": 2}, 3, "execution.layout.model_parallel: 3 ranks can't be cut into 2 equal parts"),
+        ({"pipeline_parallel": 2}, 3, "execution.layout (tensor x pipeline x context parallel): 3 ranks can't"),
         ({**CUT, "sequence_parallel": False}, 2, "execution.layout.sequence_parallel: experts are trained with"),
         ({"sequence_parallel": True}, 1, "execution.layout.sequence_parallel: sequence_parallel cuts over the ranks"),
         (
