@@ -18,6 +18,7 @@ from tasks.children import ExecutedChild
 from tasks.launcher import LocalJob
 from tasks.spawner import job_environment
 
+RECIPE = load_recipe("rufus_air", "h200", ["execution.launcher=local"])
 COMPUTE = ComputeSettings(nodes=8, gpus_per_node=8)
 STEP = Step("stages/reasoning_rl/train", "training", "train", {}, stage="reasoning_rl", compute=COMPUTE)
 JOB = "import pathlib, sys, time\nwhile not pathlib.Path(sys.argv[1]).exists(): time.sleep(0.05)"
@@ -30,7 +31,7 @@ def say(line: str) -> None:
 def main(folder: Path, renew_seconds: float) -> None:
     command = [sys.executable, "-c", JOB, str(folder / "end")]
     job = LocalJob(folder, partial(ExecutedChild, command, job_environment(1)))
-    with gpus_held(load_recipe("rufus_air", "h200"), STEP, folder, threading.Event(), say, renew_seconds):
+    with gpus_held(RECIPE, STEP, folder, threading.Event(), say, renew_seconds):
         joined = job.start(lambda: None)
         say("joined" if joined else "started")
         job.wait(folder / "progress.jsonl", lambda _: None, threading.Event())

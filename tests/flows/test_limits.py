@@ -24,16 +24,14 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from flows.limits import gpus_held, limit_name, num_gpus
 from flows.slot_keeper import LEASE_SECONDS, RENEWING
 from rufus_core.errors import ConfigError
-from rufus_core.recipe.load import load_recipe
 from rufus_core.settings import ComputeSettings
 from tasks import servers
 from tasks.children import Child
 from tasks.jobs import JobCancelled
 from tasks.launcher import LocalJob
-from tests.flows.held import STEP
+from tests.flows.held import RECIPE, STEP
 from tests.flows.test_recipe import ROOT
 
-RECIPE = load_recipe("rufus_air", "h200")
 NEEDED = num_gpus(STEP)
 LIMIT = limit_name("h200")
 SOON = 0.2  # seconds between renewals
@@ -134,7 +132,7 @@ def test_a_step_needs_the_gpus_of_its_stage_and_data_none() -> None:
 def test_a_step_without_gpus_asks_no_server(folder: Path) -> None:
     with (
         temporary_settings({PREFECT_API_URL: "http://127.0.0.1:1/api"}),
-        gpus_held(load_recipe(), STEP, folder, threading.Event(), pytest.fail),
+        gpus_held(RECIPE, replace(STEP, compute=None), folder, threading.Event(), pytest.fail),
     ):
         pass
 

@@ -9,7 +9,6 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
     Qwen3Config,
-    Qwen3MoeConfig,
 )
 
 GLM_4_5_AIR = Glm4MoeConfig(attention_bias=True, head_dim=128, num_nextn_predict_layers=0)
@@ -34,20 +33,6 @@ QWEN3_1_7B_BASE = Qwen3Config(
     head_dim=128,
     max_position_embeddings=32768,
     tie_word_embeddings=True,
-)
-QWEN3_30B_A3B_BASE = Qwen3MoeConfig(
-    vocab_size=151936,
-    hidden_size=2048,
-    intermediate_size=6144,
-    moe_intermediate_size=768,
-    num_hidden_layers=48,
-    num_attention_heads=32,
-    num_key_value_heads=4,
-    head_dim=128,
-    num_experts=128,
-    num_experts_per_tok=8,
-    max_position_embeddings=32768,
-    tie_word_embeddings=False,
 )
 
 
