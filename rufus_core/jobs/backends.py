@@ -41,6 +41,7 @@ def open_trainer(execution: ExecutionSettings, parent: Path, stage: SFTStage | R
         ranks,
         reference=reference,
         micro_batch_tokens=execution.layout.micro_batch_tokens,
+        device=execution.device,
     )
 
 
