@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import subprocess
 import sys
@@ -21,17 +22,21 @@ ANSWER_SECONDS = 5.0
 
 
 @contextmanager
-def running_engines(engines: Sequence[EngineServer], group: Any, first: int) -> Iterator[tuple[str, ...]]:
-    """Addresses of engines at the places from `first` on, all of them ready. They are dead on leaving.
+def running_engines(
+    engines: Sequence[EngineServer], group: Any, bundles: Sequence[int], devices: Sequence[str | None]
+) -> Iterator[tuple[str, ...]]:
+    """Addresses of engines, each at a bundle of the group, all of them ready. They are dead on leaving.
+
+    `devices` are the GPUs that each sees, as CUDA lists them; None: those that Ray gives it.
 
     Raises InfrastructureError where one doesn't start.
     """
     actors = [
-        actor_class(_Engine, engine.resources, scheduling_strategy=place_in(group, first + number)).remote()
-        for number, engine in enumerate(engines)
+        actor_class(_Engine, engine.resources, scheduling_strategy=place_in(group, bundle)).remote()
+        for engine, bundle in zip(engines, bundles, strict=True)
     ]
     with killed(actors):
-        calls = [actor.start.remote(engine) for actor, engine in zip(actors, engines, strict=True)]
+        calls = [actor.start.remote(*each) for actor, *each in zip(actors, engines, devices, strict=True)]
         yield tuple(_address(call) for call in calls)
 
 
@@ -53,7 +58,7 @@ class _Engine:
     def __init__(self) -> None:
         self._guard: subprocess.Popen[bytes] | None = None
 
-    def start(self, engine: EngineServer) -> str | InfrastructureError:
+    def start(self, engine: EngineServer, devices: str | None) -> str | InfrastructureError:
         """Its address once it is ready, or why it isn't: Ray would wrap what is raised."""
         import ray
 
@@ -62,7 +67,9 @@ class _Engine:
             port = probe.getsockname()[1]
         command = [part.replace("{host}", host).replace("{port}", str(port)) for part in engine.command]
         self._guard = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "tasks.guard", "--once", *command], stdin=subprocess.PIPE
+            [sys.executable, "-m", "tasks.guard", "--once", *command],
+            stdin=subprocess.PIPE,
+            env=os.environ if devices is None else {**os.environ, "CUDA_VISIBLE_DEVICES": devices},
         )
         url = f"http://{host}:{port}"
         deadline = time.monotonic() + engine.start_seconds

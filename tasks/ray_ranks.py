@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 import os
 import signal
@@ -58,11 +59,15 @@ class RayRanks:
                 cpus_of_engines = sum(math.ceil(engine.resources.get("CPU", 0)) for engine in engines)
                 address = stack.enter_context(own_cluster(size * cpus + cpus_of_engines))
             stack.enter_context(_connected(address))
-            group = stack.enter_context(placed_group([*bundles, *(engine.resources for engine in engines)]))
+            apart = [engine for engine in engines if not engine.beside]
+            group = stack.enter_context(placed_group([*bundles, *(engine.resources for engine in apart)]))
             ranks = stack.enter_context(_placed(size, together, each, group))
             meeting = ranks[0].listen.remote()
             host, port = _result([meeting], meeting)
-            urls = stack.enter_context(running_engines(engines, group, first=len(bundles)))
+            free = itertools.count(len(bundles))
+            of_engines = [each.beside[0] // together if each.beside else next(free) for each in engines]
+            devices = [_devices([ranks[rank] for rank in each.beside]) for each in engines]
+            urls = stack.enter_context(running_engines(engines, group, of_engines, devices))
             places = [RankPlace(rank, size, host, port, engines=urls) for rank in range(size)]
             running = [actor.run.remote(work, place) for actor, place in zip(ranks, places, strict=True)]
             return _first_result(running, ranks[0].stop.remote, stop)
@@ -87,6 +92,12 @@ class _Rank:
 
     def ready(self) -> None: ...
 
+    def gpus(self) -> list[str]:
+        """Those that Ray gave it, by their numbers on the node."""
+        import ray
+
+        return list(ray.get_runtime_context().get_accelerator_ids().get("GPU", []))
+
     def listen(self) -> tuple[str, int]:
         """Where the ranks will meet, in rank 0."""
         import ray
@@ -104,6 +115,14 @@ class _Rank:
 
     def stop(self) -> None:
         self._stop.set()
+
+
+def _devices(ranks: Sequence[Any]) -> str | None:
+    """The GPUs of these ranks, as CUDA lists them; None where there are no ranks."""
+    if not ranks:
+        return None
+    asked = [rank.gpus.remote() for rank in ranks]
+    return ",".join(gpu for call in asked for gpu in _result(asked, call))
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +44,13 @@ def open_trainer(execution: ExecutionSettings, parent: Path, stage: SFTStage | R
         micro_batch_tokens=execution.layout.micro_batch_tokens,
         device=execution.device,
     )
+
+
+def neighbours(execution: ExecutionSettings) -> int:
+    """How many neighbouring ranks share a node: those of a tensor, and those that an engine takes turns with."""
+    of_tensor, engines = execution.layout.tensor_parallel, execution.sglang
+    turns = execution.engine == "sglang" and engines.colocated
+    return math.lcm(of_tensor, engines.tensor_parallel) if turns else of_tensor
 
 
 def engines_beside_ranks(job: Job, stage: SFTStage | RLStage) -> Sequence[EngineServer]:

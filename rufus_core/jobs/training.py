@@ -16,7 +16,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from rufus_core.evaluation.curves import draw_curves
-from rufus_core.jobs.backends import engines_beside_ranks, open_rollouts, open_trainer, require_backends
+from rufus_core.jobs.backends import engines_beside_ranks, neighbours, open_rollouts, open_trainer, require_backends
 from rufus_core.jobs.job import Job, Outcome
 from rufus_core.jobs.problem_files import load_examples, load_problems
 from rufus_core.jobs.problem_rows import read_problem_file
@@ -69,7 +69,7 @@ def train_stage(job: Job) -> Outcome:
             address=execution.ray_address,
             resources=execution.ray_resources,
             stop=stop,
-            together=execution.layout.tensor_parallel,
+            together=neighbours(execution),
             engines=engines_beside_ranks(job, stage_settings(job)),
         )
 

@@ -32,12 +32,14 @@ class EngineServer:
     """How to start a rollout engine: `{host}` and `{port}` in its command are where it is to listen.
 
     It is ready once GET `health` answers with success. `resources` are asked of the cluster ("CPU", "GPU", others).
+    With `beside` it takes turns on the GPUs of these ranks, which share a node, and is put there (SLM-10).
     """
 
     command: tuple[str, ...]
     resources: Mapping[str, float]
     health: str = "/health"
     start_seconds: float = 1800.0  # weights of a hundred gigabytes take their time
+    beside: tuple[int, ...] = ()
 
 
 ResultT = TypeVar("ResultT")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -67,6 +68,7 @@ def placed_engines(
 ) -> list[EngineServer]:
     """Servers for the policy in `folder` that are started beside the ranks of a training, each where it has room.
 
+    One that is colocated takes turns with the next ranks on their GPUs, as many as it is cut over (SLM-10).
     None where servers run already.
     """
     settings = execution.sglang
@@ -74,9 +76,15 @@ def placed_engines(
         return []
     facts = PolicyFacts.of(folder)
     command = server_command(settings, folder, "{port}", 0, facts, precision, context_tokens, host="{host}")
-    resources = {"GPU": float(settings.tensor_parallel)} if settings.device == "cuda" else {"CPU": 1.0}
-    seconds = float(settings.start_seconds)
-    return [EngineServer(tuple(command), resources, "/health_generate", seconds)] * settings.num_engines
+    size = settings.tensor_parallel
+    resources = {"CPU": 1.0} if settings.device == "cpu" else {} if settings.colocated else {"GPU": float(size)}
+    server = EngineServer(tuple(command), resources, "/health_generate", float(settings.start_seconds))
+    if not settings.colocated:
+        return [server] * settings.num_engines
+    return [
+        dataclasses.replace(server, beside=tuple(range(start, start + size)))
+        for start in range(0, settings.num_engines * size, size)
+    ]
 
 
 @contextmanager

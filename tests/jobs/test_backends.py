@@ -9,8 +9,9 @@ import torch
 
 from rufus_core.algorithms.losses import LossOutput
 from rufus_core.errors import ConfigError
-from rufus_core.jobs.backends import open_trainer
-from rufus_core.settings import ExecutionSettings
+from rufus_core.jobs.backends import neighbours, open_trainer
+from rufus_core.rollout.opening import placed_engines
+from rufus_core.settings import ExecutionSettings, PrecisionSettings, SGLangSettings
 from rufus_core.training.forward import TokenSequence
 from rufus_core.training.ranks import ALONE
 from rufus_core.training.trainer import Scored
@@ -43,3 +44,23 @@ def test_a_reference_is_kept_where_a_step_measures_a_kl(parent: Path) -> None:
 
     outputs = trainer.accumulate([TokenSequence(0, sequence.token_ids, sequence.loss_mask)], same, reference=True)
     assert sum(output.num_tokens for output in outputs) > 0
+
+
+def test_colocated_engines_take_turns_with_the_next_ranks_SLM_10(parent: Path) -> None:
+    """SLM-10: "rollout engines and trainer share GPUs and alternate"."""
+    sglang = {"num_engines": 2, "tensor_parallel": 4, "colocated": True}
+    execution = ExecutionSettings(engine="sglang", sglang=sglang, layout={"tensor_parallel": 2})
+    first, second = placed_engines(execution, parent, 64, PrecisionSettings())
+    assert (first.beside, second.beside) == ((0, 1, 2, 3), (4, 5, 6, 7))
+    assert not first.resources  # the ranks have asked for the GPUs
+    assert neighbours(execution) == 4
+
+
+def test_engines_apart_ask_for_gpus_of_their_own(parent: Path) -> None:
+    execution = ExecutionSettings(engine="sglang", sglang={"num_engines": 2, "tensor_parallel": 4})
+    engines = placed_engines(execution, parent, 64, PrecisionSettings())
+    assert [(each.beside, dict(each.resources)) for each in engines] == [((), {"GPU": 4.0})] * 2
+    assert neighbours(execution) == 1
+    assert "{port}" in engines[0].command
+    running = execution.model_copy(update={"sglang": SGLangSettings(urls=("http://h:1",))})
+    assert placed_engines(running, parent, 64, PrecisionSettings()) == []

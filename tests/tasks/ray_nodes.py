@@ -1,8 +1,9 @@
 """A Ray cluster of two nodes on this machine: `python -m tests.tasks.ray_nodes FOLDER PORT`, to be killed as a whole.
 
 Everything is in the session of this process and below FOLDER. It says the address of the cluster once it is there, and
-ends with its standard input. The head, whose Jobs API listens at PORT, has one CPU; the other node has two and a
-`worker`. `RAY_TMPDIR` must say FOLDER already: Ray reads it when it is imported.
+ends with its standard input. The head, whose Jobs API listens at PORT, has one CPU; the other node has two, a
+`worker`, and two GPUs that are there by name alone. `RAY_TMPDIR` must say FOLDER already: Ray reads it when it is
+imported.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ def main(port: int) -> None:
     head = {"num_cpus": 1, "include_dashboard": True, "dashboard_port": port, **store}
     try:
         cluster = Cluster(initialize_head=True, head_node_args=head)
-        cluster.add_node(num_cpus=2, resources={"worker": 1}, **store)
+        cluster.add_node(num_cpus=2, num_gpus=2, resources={"worker": 1}, **store)
         print(cluster.address, flush=True)
         while os.read(sys.stdin.fileno(), 1024):
             pass

@@ -91,6 +91,45 @@ def test_ranks_that_belong_together_share_a_node_and_hear_of_their_engine(
     assert "the engine ended with 1: /bin/false" in str(broken)
 
 
+_SAYS_ITS_GPUS = """
+import http.server, os, sys
+class Says(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(os.environ["CUDA_VISIBLE_DEVICES"].encode())
+http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Says).serve_forever()
+"""
+
+
+def _note_gpus(folder: Path, place: RankPlace, stop: threading.Event) -> str:
+    """Each rank leaves its GPU; rank 0 asks the engine for its own."""
+    import ray
+
+    [gpu] = ray.get_runtime_context().get_accelerator_ids()["GPU"]
+    (folder / f"gpu-{place.rank}").write_text(gpu)
+    while not all((folder / f"gpu-{rank}").exists() for rank in range(place.size)):
+        pass
+    return httpx.get(place.engines[0], timeout=60.0).text
+
+
+def _run_colocated(folder: Path, address: str) -> str:
+    says = (sys.executable, "-c", _SAYS_ITS_GPUS, "{host}", "{port}")
+    engine = EngineServer(says, {}, health="/", beside=(0, 1))
+    work = partial(_note_gpus, folder)
+    told: str = RayRanks().run(work, 2, 1, address, {"GPU": 1.0}, threading.Event(), together=2, engines=[engine])
+    return told
+
+
+@pytest.mark.slow
+def test_an_engine_that_takes_turns_has_the_gpus_of_its_ranks_SLM_10(nodes: Nodes, tmp_path: Path) -> None:
+    """SLM-10: "rollout engines and trainer share GPUs and alternate". The node has no GPU more than its ranks take."""
+    told = _apart(tmp_path, _run_colocated, tmp_path, nodes.address)
+    assert not isinstance(told, Exception), told
+    assert told.split(",") == [(tmp_path / f"gpu-{rank}").read_text() for rank in range(2)]
+    assert sorted(told.split(",")) == ["0", "1"]
+
+
 class _Mortal:
     """An environment whose verifier kills its process for one kind of problem."""
 
