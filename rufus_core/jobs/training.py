@@ -36,7 +36,7 @@ from rufus_core.stages.stage import GymContext
 from rufus_core.training.collect import Issued
 from rufus_core.training.diagnostic import Diagnostic
 from rufus_core.training.monitor import Monitor, stage_totals
-from rufus_core.training.ranks import ALONE, Ranks, TorchRanks
+from rufus_core.training.ranks import ALONE, Ranks, TorchRanks, lost_ranks_recognised
 from rufus_core.training.reporter import CURVES, Reporter, reported
 from rufus_core.training.rl import train_rl
 from rufus_core.training.sft import train_sft
@@ -75,7 +75,8 @@ def train_stage(job: Job) -> Outcome:
 
 
 def _train_as_rank(job: Job, place: RankPlace, stop: threading.Event) -> Outcome:
-    return train_rank(job, TorchRanks(place), stop, place.engines)
+    with lost_ranks_recognised():
+        return train_rank(job, TorchRanks(place), stop, place.engines)
 
 
 def train_rank(job: Job, ranks: Ranks, stop: threading.Event, engines: Sequence[str] = ()) -> Outcome:

@@ -8,6 +8,7 @@ bit as one with as many ranks, and within float tolerance as one with another nu
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
@@ -24,6 +25,7 @@ from rufus_core.ports.ranks import RankPlace
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 
+_OF_EXCHANGES = re.compile(r"gloo|nccl|connection (closed|reset)|socket|process ?group", re.IGNORECASE)
 PATIENCE = timedelta(minutes=30)  # ranks reach an exchange at different times: one may wait for slow tools
 
 
@@ -108,9 +110,27 @@ class TorchRanks(Ranks):
 
 
 @contextmanager
+def lost_ranks_recognised() -> Iterator[None]:
+    """For libraries that exchange by themselves: they tell a lost rank by the words of gloo or NCCL.
+
+    Raises RankLost for those, and lets every other error pass.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error, dist.DistError) and not _OF_EXCHANGES.search(str(error)):
+            raise
+        raise _lost() from error
+
+
+@contextmanager
 def _lost_ranks_told() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:  # so gloo and its store tell a closed connection and a timeout
-        hint = "the next run goes on from the last state; the job's log says more"
-        raise RankLost("a rank of this training died or doesn't answer", hint=hint) from error
+        raise _lost() from error
+
+
+def _lost() -> RankLost:
+    hint = "the next run goes on from the last state; the job's log says more"
+    return RankLost("a rank of this training died or doesn't answer", hint=hint)

@@ -117,10 +117,10 @@ class _Life:
     process: BaseProcess
 
     @classmethod
-    def begin(cls, document: JobDocument, folder: Path) -> _Life:
+    def begin(cls, document: JobDocument, folder: Path, carry_out: Callable[[Path], None] | None = None) -> _Life:
         document = document.model_copy(update={"progress": folder / "progress.jsonl"})
         document.save(folder / "document.json")
-        process = WARM.Process(target=_carry_out, args=(folder / "document.json",))
+        process = WARM.Process(target=carry_out or _carry_out, args=(folder / "document.json",))
         process.start()
         return cls(folder, process)
 

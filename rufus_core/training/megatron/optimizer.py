@@ -51,6 +51,20 @@ class Optimizer:
         self._model.zero_grad_buffer()
         self.megatron.zero_grad()
 
+    @property
+    def remembers(self) -> bool:
+        """Whether it has taken a step."""
+        return any(each.state for each in self._by_torch())
+
+    def forget(self) -> None:
+        """As before its first step."""
+        for each in self._by_torch():
+            each.state.clear()
+
+    def _by_torch(self) -> list[torch.optim.Optimizer]:
+        chained = getattr(self.megatron, "chained_optimizers", [self.megatron])  # one of experts, and one of the rest
+        return [each.optimizer for each in chained]
+
     def sharded_state(self, model_state: dict[str, Any], loading: bool) -> Any:
         """What it remembers, for a distributed checkpoint."""
         sharding = {"distrib_optim_sharding_type": _SHARDING} if self._config.use_distributed_optimizer else {}

@@ -11,45 +11,52 @@ from megatron.core import dist_checkpointing
 from megatron.core.dist_checkpointing.core import CheckpointingException
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
-from torch import nn
 
 from rufus_core.errors import LineageError
 from rufus_core.training.megatron.optimizer import Optimizer
 
-_TENSORS, _GENERATOR = "megatron", "generator"
+_MODEL, _OPTIMIZER, _GENERATOR = "model", "optimizer", "generator"
 
 
-def save_sharded(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
-    """Write it; every rank does its part, into a folder that all see."""
-    tensors = folder / _TENSORS
-    if dist.get_rank() == 0:
-        tensors.mkdir()
-    dist.barrier()
-    dist_checkpointing.save(_sharded(model, optimizer, loading=False), str(tensors))
+def save_sharded(folder: Path, model: Any, optimizer: Optimizer) -> None:
+    """Write it; every rank does its part, into a folder that all see.
+
+    An optimizer that has taken no step remembers nothing, and has no part in it.
+    """
+    weights = model.sharded_state_dict()
+    parts = {_MODEL: weights}
+    if optimizer.remembers:
+        parts[_OPTIMIZER] = optimizer.sharded_state(weights, loading=False)
+    for name, part in parts.items():
+        if dist.get_rank() == 0:
+            (folder / name).mkdir()
+        dist.barrier()
+        dist_checkpointing.save({name: part}, str(folder / name))
     _generator(folder).write_bytes(save({_GENERATOR: torch.get_rng_state()}))
 
 
-def load_sharded(folder: Path, model: nn.Module, optimizer: Optimizer) -> None:
+def load_sharded(folder: Path, model: Any, optimizer: Optimizer) -> None:
     """Go on from it.
 
     Raises:
         LineageError: it can't be read, or is of another policy.
     """
+    optimizer.forget()
+    weights = model.sharded_state_dict()
+    parts = {_MODEL: weights}
+    if (folder / _OPTIMIZER).exists():
+        parts[_OPTIMIZER] = optimizer.sharded_state(weights, loading=True)
     try:
-        state = dist_checkpointing.load(_sharded(model, optimizer, loading=True), str(folder / _TENSORS))
+        state = {name: dist_checkpointing.load({name: part}, str(folder / name))[name] for name, part in parts.items()}
         generator = load_file(_generator(folder))[_GENERATOR] if _generator(folder).exists() else None
     except (CheckpointingException, SafetensorError, OSError) as error:
         raise LineageError("the tensors of this training state can't be read", where=str(folder)) from error
     with torch.no_grad():  # a distributed optimizer copies into views of weights
-        model.load_state_dict(state["model"])
-        optimizer.megatron.load_state_dict(state["optimizer"])
+        model.load_state_dict(state[_MODEL])
+        if _OPTIMIZER in state:
+            optimizer.megatron.load_state_dict(state[_OPTIMIZER])
     if generator is not None:
         torch.set_rng_state(generator)
-
-
-def _sharded(model: Any, optimizer: Optimizer, *, loading: bool) -> dict[str, Any]:
-    weights = model.sharded_state_dict()
-    return {"model": weights, "optimizer": optimizer.sharded_state(weights, loading)}
 
 
 def _generator(folder: Path) -> Path:
