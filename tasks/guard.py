@@ -1,8 +1,8 @@
-"""Runs a server that can't outlive its owner: `python -m tasks.guard [--once] COMMAND...`.
+"""Runs a server that can't outlive its owner: `python -m tasks.guard COMMAND...`.
 
 The owner holds the other end of standard input. When it closes (on purpose, or because the owner died in whatever
 way), the server's process group is told to stop, and killed if it doesn't. A server that a signal ended while its owner
-lives is started again: the owner's run then goes on. With `--once` it isn't, for what it had in memory is gone.
+lives is started again: the owner's run then goes on.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ MOST_STARTS = 10
 
 
 class Guard:
-    def __init__(self, command: list[str], starts: int = MOST_STARTS) -> None:
-        self._command, self._starts = command, starts
+    def __init__(self, command: list[str]) -> None:
+        self._command = command
         self._ownerless = False
         self._starting = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
@@ -29,7 +29,7 @@ class Guard:
         """Until the server ends by itself or its owner goes; its exit code."""
         threading.Thread(target=self._stop_with_owner, daemon=True).start()
         code = 0
-        for _ in range(self._starts):
+        for _ in range(MOST_STARTS):
             with self._starting:
                 if self._ownerless:
                     break
@@ -52,5 +52,4 @@ class Guard:
 
 
 if __name__ == "__main__":
-    once = sys.argv[1] == "--once"
-    sys.exit(Guard(sys.argv[2:], 1).run() if once else Guard(sys.argv[1:]).run())
+    sys.exit(Guard(sys.argv[1:]).run())

@@ -56,7 +56,7 @@ class _Engine:
     """Owns one server, which can't outlive it."""
 
     def __init__(self) -> None:
-        self._guard: subprocess.Popen[bytes] | None = None
+        self._keeper: subprocess.Popen[bytes] | None = None
 
     def start(self, engine: EngineServer, devices: str | None) -> str | InfrastructureError:
         """Its address once it is ready, or why it isn't: Ray would wrap what is raised."""
@@ -66,15 +66,16 @@ class _Engine:
         with socket.create_server((host, 0)) as probe:
             port = probe.getsockname()[1]
         command = [part.replace("{host}", host).replace("{port}", str(port)) for part in engine.command]
-        self._guard = subprocess.Popen(  # noqa: S603
-            [sys.executable, "-m", "tasks.guard", "--once", *command],
+        self._keeper = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "rufus_core.rollout.sglang.keeper", *command],
             stdin=subprocess.PIPE,
+            start_new_session=True,
             env=os.environ if devices is None else {**os.environ, "CUDA_VISIBLE_DEVICES": devices},
         )
         url = f"http://{host}:{port}"
         deadline = time.monotonic() + engine.start_seconds
         while time.monotonic() < deadline:
-            if (code := self._guard.poll()) is not None:
+            if (code := self._keeper.poll()) is not None:
                 return InfrastructureError(f"the engine ended with {code}: {command[0]}", hint="its output is Ray's")
             if _healthy(url + engine.health):
                 return url

@@ -6,11 +6,13 @@ import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import httpx
+import psutil
 import pytest
 
 from rufus_core.data.chat import ChatFormat
@@ -97,7 +99,7 @@ class Says(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         self.send_response(200)
         self.end_headers()
-        self.wfile.write(os.environ["CUDA_VISIBLE_DEVICES"].encode())
+        self.wfile.write(f"{os.environ['CUDA_VISIBLE_DEVICES']} {os.getpid()}".encode())
 http.server.HTTPServer((sys.argv[1], int(sys.argv[2])), Says).serve_forever()
 """
 
@@ -123,9 +125,16 @@ def _run_colocated(folder: Path, address: str) -> str:
 
 @pytest.mark.slow
 def test_an_engine_that_takes_turns_has_the_gpus_of_its_ranks_SLM_10(nodes: Nodes, tmp_path: Path) -> None:
-    """SLM-10: "rollout engines and trainer share GPUs and alternate". The node has no GPU more than its ranks take."""
-    told = _apart(tmp_path, _run_colocated, tmp_path, nodes.address)
-    assert not isinstance(told, Exception), told
+    """SLM-10: "rollout engines and trainer share GPUs and alternate". The node has no GPU more than its ranks take.
+
+    And the engine ends with the training.
+    """
+    result = _apart(tmp_path, _run_colocated, tmp_path, nodes.address)
+    assert not isinstance(result, Exception), result
+    told, pid = result.split()
+    with suppress(psutil.NoSuchProcess):
+        psutil.Process(int(pid)).wait(60.0)
+    assert not psutil.pid_exists(int(pid))
     assert told.split(",") == [(tmp_path / f"gpu-{rank}").read_text() for rank in range(2)]
     assert sorted(told.split(",")) == ["0", "1"]
 

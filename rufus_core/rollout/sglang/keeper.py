@@ -2,12 +2,15 @@
 
 The owner holds the other end of standard input. When that closes (on purpose, or because the owner died in whatever
 way), every process of this one's session is killed: SGLang starts several, which its own end may leave behind. The same
-is done when the server ends by itself. A server that keeps no state needs no grace.
+is done when the server ends by itself. A server that keeps no state needs no grace. Where this process is killed
+itself, as Ray kills an actor's children, the kernel kills the server with it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,15 +19,20 @@ from contextlib import suppress
 import psutil
 
 _KILL_SECONDS = 10.0
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def main(command: list[str]) -> int:
     """The server's exit code; negative: the signal that ended it."""
-    server = subprocess.Popen(command, stdin=subprocess.DEVNULL)  # noqa: S603
+    server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: S603
     threading.Thread(target=_end_with_owner, daemon=True).start()
     code = server.wait()
     _kill_others()
     return code
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _end_with_owner() -> None:
