@@ -20,7 +20,7 @@ TRAINED = "reasoning_rl"  # a stage with GPUs
 @flow(name="rufus-tiny", task_runner=THREADS)
 def rufus_tiny(config: dict[str, Any], gpus: bool = False) -> State[None]:
     """`config` is that of the training, which takes the GPUs of a cluster's stage if asked."""
-    recipe = load_recipe("rufus_air", "h200")
+    recipe = load_recipe("rufus_air", "h200", ["execution.launcher=local"])
     *before, training = graph(**config)
     steps = [*before, replace(training, kind="training", stage=TRAINED) if gpus else training]
     return flow_state(run_tracked(recipe, steps, rufus_home(), LogObserver(), COMMAND))
