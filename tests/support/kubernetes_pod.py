@@ -1,7 +1,7 @@
 """The one process of a pod, and what keeps its exit code while nobody looks: `python kubernetes_pod.py FOLDER`.
 
 `FOLDER/pod.json` says the command and its environment. `pid` and then `exit` are written beside it, output to `log`.
-It outlives the API server, as pods do.
+It outlives the API server, as pods do. The image's `python` is the one that runs this.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def main(folder: Path) -> None:
         try:
             process = subprocess.Popen(
                 pod["command"],
-                env={**os.environ, **pod["env"]},
+                env={**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", **pod["env"]},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

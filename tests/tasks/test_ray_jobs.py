@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -39,8 +40,12 @@ STEPS = 400  # of a base policy: enough that none of what is done to its job com
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with two_nodes(tmp_path_factory.mktemp("r")) as nodes:
+def nodes() -> Iterator[Nodes]:
+    """In a folder with a short name, for the paths of sockets are bounded."""
+    with (
+        tempfile.TemporaryDirectory(prefix="r") as folder,
+        two_nodes(Path(folder)) as nodes,
+    ):
         yield nodes
 
 
@@ -143,7 +148,7 @@ def test_a_killed_trainer_is_told_by_its_signal_and_a_stopped_one_saves(nodes: N
 def test_a_head_that_dies_loses_the_job_and_a_new_one_goes_on(
     nodes: Nodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_jobs, "SILENT_SECONDS", 2.0)
+    monkeypatch.setattr(ray_jobs, "SILENT_SECONDS", 15.0)
     save_base_document(tmp_path / "whole", steps=STEPS)
     whole = ray_job(nodes, tmp_path / "whole")
     whole.start(nothing)

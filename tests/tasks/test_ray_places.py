@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -44,8 +45,12 @@ DEADLY = "deadly"
 
 
 @pytest.fixture(scope="module")
-def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
-    with two_nodes(tmp_path_factory.mktemp("r")) as nodes:
+def nodes() -> Iterator[Nodes]:
+    """In a folder with a short name, for the paths of sockets are bounded."""
+    with (
+        tempfile.TemporaryDirectory(prefix="r") as folder,
+        two_nodes(Path(folder)) as nodes,
+    ):
         yield nodes
 
 
