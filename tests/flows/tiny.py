@@ -22,5 +22,6 @@ def rufus_tiny(config: dict[str, Any], gpus: bool = False) -> State[None]:
     """`config` is that of the training, which takes the GPUs of a cluster's stage if asked."""
     recipe = load_recipe("rufus_air", "h200", ["execution.launcher=local"])
     *before, training = graph(**config)
-    steps = [*before, replace(training, kind="training", stage=TRAINED) if gpus else training]
+    on_gpus = replace(training, kind="training", stage=TRAINED, compute=recipe.stages[TRAINED].compute)
+    steps = [*before, on_gpus if gpus else training]
     return flow_state(run_tracked(recipe, steps, rufus_home(), LogObserver(), COMMAND))
