@@ -13,13 +13,11 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-
-import psutil
+from contextlib import contextmanager
 
 from rufus_core.errors import InfrastructureError
+from rufus_core.lineage.process import kill_session
 
-GRACE_SECONDS = 10.0
 _OBJECT_STORE_BYTES = 80 << 20  # about the least Ray takes: ranks exchange by other ways
 # For the cluster, its owner and the ranks. Ray gives no other way to listen on the loopback interface alone.
 LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0", "GLOO_SOCKET_IFNAME": "lo"}
@@ -75,23 +73,6 @@ def main(num_cpus: int) -> None:
     finally:
         kill_session()
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def kill_session() -> None:
-    """Kill every process of this one's session, also what is started meanwhile."""
-    while others := [process for process in psutil.process_iter() if _lives_beside_us(process)]:
-        for process in others:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(others, timeout=GRACE_SECONDS)
-
-
-def _lives_beside_us(process: psutil.Process) -> bool:
-    try:
-        beside = process.pid != os.getpid() and os.getsid(process.pid) == os.getsid(0)
-        return beside and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.NoSuchProcess):
-        return False
 
 
 if __name__ == "__main__":

@@ -17,12 +17,13 @@ from typing import Any, TypeVar
 from rufus_core.errors import ConfigError, InfrastructureError, RankLost, RufusError
 from rufus_core.ports.gym import Gym
 from rufus_core.ports.ranks import EngineServer, RankPlace
-from tasks.ray_cluster import GRACE_SECONDS, own_cluster
+from tasks.ray_cluster import own_cluster
 from tasks.ray_engines import running_engines
 from tasks.ray_gym import gym_actors
 from tasks.ray_places import actor_class, first_line, killed, place_in, placed_group
 
 CONNECT_SECONDS = 10.0
+_GRACE_SECONDS = 10.0  # in which Ray may tell more of a lost rank
 _POLL_SECONDS = 0.2
 
 ResultT = TypeVar("ResultT")
@@ -195,7 +196,7 @@ def _first_result(running: Sequence[Any], tell_stop: Callable[[], object], stop:
         for call in done:
             result = _result(running, call)
             if isinstance(result, RankLost):  # another one's death, of which Ray can tell more
-                for other in ray.wait(waiting, timeout=GRACE_SECONDS)[0] if waiting else ():
+                for other in ray.wait(waiting, timeout=_GRACE_SECONDS)[0] if waiting else ():
                     _result(running, other)
             if isinstance(result, RufusError):
                 raise result

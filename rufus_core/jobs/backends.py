@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from rufus_core.jobs.job import Job
@@ -62,13 +62,14 @@ def engines_beside_ranks(job: Job, stage: SFTStage | RLStage) -> Sequence[Engine
     return placed_engines(job.execution, parent, longest, stage.precision)
 
 
-@contextmanager
-def open_rollouts(job: Job, stage: RLStage, trainer: Trainer, placed: Sequence[str]) -> Iterator[RolloutEngine]:
+def open_rollouts(
+    job: Job, stage: RLStage, trainer: Trainer, placed: Sequence[str]
+) -> AbstractContextManager[RolloutEngine]:
     """The engine of a training; `placed` are the addresses of those that were started beside its ranks."""
     execution = job.execution
     if placed:
         execution = execution.model_copy(update={"sglang": execution.sglang.model_copy(update={"urls": tuple(placed)})})
-    with open_engine(
+    return open_engine(
         execution,
         job.input("parent"),
         trainer.hf_model,
@@ -77,5 +78,4 @@ def open_rollouts(job: Job, stage: RLStage, trainer: Trainer, placed: Sequence[s
         scratch=job.document.progress.parent / "engine",
         company=trainer.ranks,
         tell=lambda said: print(said, flush=True),
-    ) as engine:
-        yield engine
+    )

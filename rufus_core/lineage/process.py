@@ -1,15 +1,20 @@
-"""Which process is meant: a pid with its start time, for a pid alone may be used again, and the host it is of."""
+"""Which process is meant: a pid with its start time, for a pid alone may be used again, and the host it is of.
+
+And the end of all processes of a session, for those that may leave none behind.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Self
 
 import psutil
 
 _CLOCK_SECONDS = 1.1  # the boot's time is told in whole seconds, and may be told one later
+_GONE_SECONDS = 10.0  # until what was killed is gone, else it is looked for again
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,3 +63,20 @@ class ProcessId:
 
 def _started(process: psutil.Process) -> float:
     return float(process.create_time() - psutil.boot_time())
+
+
+def kill_session() -> None:
+    """Kill every process of this one's session, also what is started meanwhile."""
+    while others := [process for process in psutil.process_iter() if _lives_beside_us(process)]:
+        for process in others:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(others, timeout=_GONE_SECONDS)
+
+
+def _lives_beside_us(process: psutil.Process) -> bool:
+    try:
+        beside = process.pid != os.getpid() and os.getsid(process.pid) == os.getsid(0)
+        return beside and process.status() != psutil.STATUS_ZOMBIE
+    except (ProcessLookupError, psutil.NoSuchProcess):
+        return False

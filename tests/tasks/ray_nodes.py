@@ -18,7 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.ray_cluster import LOOPBACK, kill_session
+from rufus_core.lineage.process import kill_session
+from tasks.ray_cluster import LOOPBACK
 from tasks.servers import free_port
 
 _OBJECT_STORE_BYTES = 80 << 20

@@ -14,11 +14,9 @@ import signal
 import subprocess
 import sys
 import threading
-from contextlib import suppress
 
-import psutil
+from rufus_core.lineage.process import kill_session
 
-_KILL_SECONDS = 10.0
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
@@ -27,7 +25,7 @@ def main(command: list[str]) -> int:
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, preexec_fn=_die_with_parent)  # noqa: S603
     threading.Thread(target=_end_with_owner, daemon=True).start()
     code = server.wait()
-    _kill_others()
+    kill_session()
     return code
 
 
@@ -38,25 +36,8 @@ def _die_with_parent() -> None:
 def _end_with_owner() -> None:
     while os.read(sys.stdin.fileno(), 1024):
         pass
-    _kill_others()
+    kill_session()
     os._exit(0)
-
-
-def _kill_others() -> None:
-    """Kill every other process of this session, also those that are started meanwhile."""
-    while others := [process for process in psutil.process_iter() if _lives_beside_us(process)]:
-        for process in others:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(others, timeout=_KILL_SECONDS)
-
-
-def _lives_beside_us(process: psutil.Process) -> bool:
-    try:
-        beside = process.pid != os.getpid() and os.getsid(process.pid) == os.getsid(0)
-        return beside and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.NoSuchProcess):
-        return False
 
 
 if __name__ == "__main__":
