@@ -26,6 +26,8 @@ CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 10.0  # in which Ray may tell more of a lost rank
 _POLL_SECONDS = 0.2
 
+_LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+
 ResultT = TypeVar("ResultT")
 Work = Callable[[RankPlace, threading.Event], ResultT]
 
@@ -151,8 +153,16 @@ def _connected(address: str) -> Iterator[None]:
 
 def _knock(address: str) -> None:
     """Raises OSError where nothing listens at `host:port` or `ray://host:port`: Ray tries for a quarter of an hour."""
+    import ray
+
     host, _, port = address.removeprefix("ray://").rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+    host = host.strip("[]")
+    if not address.startswith("ray://") and host in _LOOPBACK_HOSTS:
+        host = ray.util.get_node_ip_address()  # as Ray reads it, unless it is told to keep to the loopback interface
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise OSError(f"{error} at {host}:{port}") from error
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from tests.jobs.test_ranks import _Life, _none_lives, _ranks_of
 from tests.jobs.test_resume import MADE_ONCE, RL
 from tests.support import cpu_megatron
 from tests.training.ranked import in_ranks
-from tests.warm import WARM
+from tests.warm import started
 
 pytestmark = [
     pytest.mark.slow,
@@ -97,8 +97,7 @@ def test_a_job_of_megatron_goes_on_bit_for_bit_and_learns_as_torch_does(home: Pa
     }
 
     by_torch = _job(plain.placement, document, tmp_path / "torch")
-    [process] = [WARM.Process(target=_train_alone, args=(by_torch,))]
-    process.start()
+    process = started(_train_alone, by_torch)
     process.join()
     assert process.exitcode == 0
     first = {

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import pickle
 import re
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Callable
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from functools import partial
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
@@ -38,30 +37,12 @@ from tests.jobs.miniature import Runner, short_chain, small_recipe
 from tests.jobs.test_resume import MADE_ONCE, RL
 from tests.training import toy
 from tests.training.ranked import Trained, in_ranks, train
-from tests.warm import WARM
+from tests.warm import apart, started
 
 TWO_STEPS = {"run": {"steps": 2}, "optimizer": toy.PLAIN_STEP | {"lr_peak": 0.1}}
 TOYS = {"sft": toy.sft_stage(**TWO_STEPS), "grpo": toy.rl_stage(**TWO_STEPS, algorithm={"name": "grpo"})}
 RUN = {"steps": 40, "checkpoint_interval_steps": 20}  # enough that none of what is done to it comes too late
 GONE_SECONDS = 60.0  # a loaded machine takes its time
-
-
-def _apart(folder: Path, work: Callable[..., Any], *args: Any) -> Any:
-    """Call `work` in a process of its own: Ray can be used once in a process."""
-    file = folder / "apart.pickle"
-    process = WARM.Process(target=_call, args=(file, work, args))
-    process.start()
-    process.join()
-    return pickle.loads(file.read_bytes())
-
-
-def _call(file: Path, work: Callable[..., Any], args: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)
-    try:
-        result = work(*args)
-    except RufusError as error:
-        result = error
-    file.write_bytes(pickle.dumps(result))
 
 
 def _both_toys(parent: Path, folder: Path, ranks: Ranks) -> list[Trained]:
@@ -87,11 +68,11 @@ def _on_a_running_cluster(parent: Path, folder: Path) -> tuple[list[Trained], Ru
 def test_two_actors_train_as_one_process_does_and_as_two_others_bit_for_bit(tmp_path: Path) -> None:
     parent = tmp_path / "parent"
     toy.speaking_policy().save(parent)
-    alone = _apart(tmp_path, _both_toys, parent, tmp_path, ALONE)
+    alone = apart(tmp_path, _both_toys, parent, tmp_path, ALONE)
     (tmp_path / "plain").mkdir()
     plain, _ = in_ranks(2, tmp_path, _both_toys_in, parent, tmp_path / "plain")
     (tmp_path / "actors").mkdir()
-    actors, no_room = _apart(tmp_path, _on_a_running_cluster, parent, tmp_path / "actors")
+    actors, no_room = apart(tmp_path, _on_a_running_cluster, parent, tmp_path / "actors")
     for one, two, ours in zip(alone, plain, actors, strict=True):
         assert (ours.rows, ours.issued) == (two.rows, two.issued)
         assert [ids for _, ids, _ in ours.issued] == [ids for _, ids, _ in one.issued]
@@ -120,9 +101,7 @@ class _Life:
     def begin(cls, document: JobDocument, folder: Path, carry_out: Callable[[Path], None] | None = None) -> _Life:
         document = document.model_copy(update={"progress": folder / "progress.jsonl"})
         document.save(folder / "document.json")
-        process = WARM.Process(target=carry_out or _carry_out, args=(folder / "document.json",))
-        process.start()
-        return cls(folder, process)
+        return cls(folder, started(carry_out or _carry_out, folder / "document.json"))
 
     def family(self) -> list[psutil.Process]:
         """All processes of the job once a second step is told: by then there is a state."""
@@ -232,13 +211,32 @@ def test_how_many_ranks_there_are_is_placement() -> None:
 
 
 def test_a_cluster_that_isnt_there_is_named(tmp_path: Path) -> None:
-    error = _apart(tmp_path, _on_no_cluster)
+    error = apart(tmp_path, _on_no_cluster, "127.0.0.1:1")
     assert isinstance(error, InfrastructureError)
     assert str(error).startswith("127.0.0.1:1: can't use this Ray cluster: ")
 
 
-def _on_no_cluster() -> None:
-    RayRanks().run(_never, 2, 1, "127.0.0.1:1", {}, threading.Event())
+def test_a_cluster_of_the_loopback_interface_is_named_where_ray_would_look_for_it_elsewhere(tmp_path: Path) -> None:
+    """Ray reads 127.0.0.1 as the node's own address, and tries there for a quarter of an hour."""
+    error, node = apart(tmp_path, _on_a_cluster_of_the_loopback_interface)
+    if error is None:
+        pytest.skip("this machine has no address but that of the loopback interface")
+    assert f"at {node}:" in str(error)
+
+
+def _on_a_cluster_of_the_loopback_interface() -> tuple[InfrastructureError | None, str]:
+    import ray
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        if (node := ray.util.get_node_ip_address()) == "127.0.0.1":
+            return None, node
+        with pytest.raises(InfrastructureError) as caught:
+            _on_no_cluster(f"127.0.0.1:{listener.getsockname()[1]}")
+        return caught.value, node
+
+
+def _on_no_cluster(address: str) -> None:
+    RayRanks().run(_never, 2, 1, address, {}, threading.Event())
 
 
 def _never(place: RankPlace, stop: threading.Event) -> None:

@@ -25,7 +25,7 @@ from rufus_core.rollout.stored import read_rollouts, step_file, steps_in
 from rufus_core.settings import ExecutionSettings
 from rufus_core.training.reporter import Reporter
 from tests.jobs.miniature import Runner, short_chain
-from tests.warm import WARM
+from tests.warm import started
 
 STEPS = 5
 _RUN = {"steps": STEPS, "checkpoint_interval_steps": 2}
@@ -90,8 +90,7 @@ class Training:
         for folder in (self.output, self.state):
             folder.mkdir(parents=True, exist_ok=True)
         self.document.progress.unlink(missing_ok=True)
-        process = WARM.Process(target=_live, args=(self, at_step, number, file_bytes))
-        process.start()
+        process = started(_live, self, at_step, number, file_bytes)
         process.join()
         return process.exitcode
 

@@ -36,8 +36,8 @@ from rufus_core.types import (
     VerdictKind,
 )
 from tasks.ray_ranks import RayRanks, shares
-from tests.jobs.test_ranks import _apart
 from tests.tasks.ray_nodes import Nodes, two_nodes
+from tests.warm import apart
 
 pytest.importorskip("aiohttp_cors", reason="Ray's Jobs API isn't installed: pip install 'rufus-air[ray]'")
 RUFUS = Path(sys.executable).with_name("rufus")
@@ -89,7 +89,7 @@ def test_ranks_that_belong_together_share_a_node_and_hear_of_their_engine(
 ) -> None:
     """Only one node has room for two ranks, so the engine is on the other."""
     tiny_policy.save(tmp_path / "policy")
-    result = _apart(tmp_path, _run_ranks, tmp_path, tmp_path / "policy", nodes.address)
+    result = apart(tmp_path, _run_ranks, tmp_path, tmp_path / "policy", nodes.address)
     assert not isinstance(result, Exception), result
     told, broken = result
     assert told["model_path"] == str(tmp_path / "policy")
@@ -134,7 +134,7 @@ def test_an_engine_that_takes_turns_has_the_gpus_of_its_ranks_SLM_10(nodes: Node
 
     And the engine ends with the training.
     """
-    result = _apart(tmp_path, _run_colocated, tmp_path, nodes.address)
+    result = apart(tmp_path, _run_colocated, tmp_path, nodes.address)
     assert not isinstance(result, Exception), result
     told, pid = result.split()
     with suppress(psutil.NoSuchProcess):
@@ -199,7 +199,7 @@ def _play(chat: ChatFormat, address: str) -> list[list[tuple[str, Termination, s
 
 @pytest.mark.slow
 def test_an_episode_whose_actor_dies_is_aborted_and_no_zero(nodes: Nodes, tmp_path: Path, chat: ChatFormat) -> None:
-    played = _apart(tmp_path, _play, chat, nodes.address)
+    played = apart(tmp_path, _play, chat, nodes.address)
     assert not isinstance(played, Exception), played
     lives = ("a", Termination.TASK_COMPLETE, VerdictKind.PASS.value)
     dies = (DEADLY, Termination.ABORTED_VERIFIER_TIMEOUT, VerdictKind.ABORTED.value)

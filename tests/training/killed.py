@@ -12,8 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rufus_core.errors import Preempted
 from rufus_core.gym.single_turn import SingleTurnGym
 from rufus_core.rollout.policy import Policy, load_policy
@@ -26,7 +24,7 @@ from rufus_core.training.state import TrainingState
 from rufus_core.training.torch_trainer import TorchTrainer
 from rufus_core.types import Episode, Verdict
 from tests.training import toy
-from tests.warm import WARM
+from tests.warm import started
 
 STEPS = 6
 _RUN = {
@@ -63,8 +61,7 @@ class Folder:
 
     def life(self, parent: Path, name: str, **fate: int) -> int | None:
         """Train in a new process until it ends. Returns its exit code, negative for a signal."""
-        process = WARM.Process(target=_live, args=(self, parent, name), kwargs=fate)
-        process.start()
+        process = started(_live, self, parent, name, **fate)
         process.join()
         return process.exitcode
 
@@ -73,7 +70,6 @@ def _live(
     folder: Folder, parent: Path, name: str, stop: int = 0, die_at_verdict: int = 0, die_at_file: int = 0
 ) -> None:
     """Train, or go on. It is told to stop in a step, or killed at one of its verdicts or file operations."""
-    torch.set_num_threads(1)
     if die_at_file:
         sys.addaudithook(partial(_count_file_operation, folder, iter(range(1, die_at_file))))
     stage, told = TRAININGS[name], threading.Event()

@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from rufus_core.errors import RufusError
@@ -29,7 +28,7 @@ from rufus_core.training.sft import train_sft
 from rufus_core.training.torch_trainer import TorchTrainer
 from rufus_core.types import Episode, Verdict
 from tests.training import toy
-from tests.warm import WARM
+from tests.warm import started
 
 Work = Callable[..., Any]
 
@@ -41,8 +40,7 @@ def in_ranks(size: int, folder: Path, work: Work, *args: Any, patience: timedelt
     processes = []
     for rank in range(size):
         place = RankPlace(rank, size, host, port, listener if rank == 0 else None)
-        processes.append(WARM.Process(target=_rank, args=(place, patience, folder / f"{rank}.pickle", work, args)))
-        processes[-1].start()
+        processes.append(started(_rank, place, patience, folder / f"{rank}.pickle", work, args))
     listener.close()
     for process in processes:
         process.join()
@@ -54,7 +52,6 @@ def in_ranks(size: int, folder: Path, work: Work, *args: Any, patience: timedelt
 
 
 def _rank(place: RankPlace, patience: timedelta, file: Path, work: Work, args: tuple[Any, ...]) -> None:
-    torch.set_num_threads(1)
     try:
         result = work(TorchRanks(place, patience), *args)
     except RufusError as error:
