@@ -67,7 +67,7 @@ ui: install
 # make test ARGS=tests/lineage. Tests of a file share its servers, so a file stays on one worker.
 test: install install-megatron
 	@$(MAKE) --no-print-directory install-sglang || echo "SGLang can't be installed here: its tests skip" >&2
-	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
 
 # Kills runs a hundred times and more, at every point of the job protocol; takes about half an hour. ARGS="--kills 20"
 crash: install

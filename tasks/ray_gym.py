@@ -10,14 +10,15 @@ from __future__ import annotations
 import itertools
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rufus_core.errors import InfrastructureError, RufusError
 from rufus_core.ports.gym import Environment, Gym
+from rufus_core.ports.ranks import GymActors
 from rufus_core.types import Episode, Problem, ToolCall, ToolResult, ToolSchema, Verdict
-from tasks.ray_places import actor_class, first_line, killed
+from tasks.ray_places import PLACEMENT_SECONDS, actor_class, first_line, killed
 
 CALLS_PER_ACTOR = 64  # episodes of one actor that are waited for side by side
 OPEN_SECONDS = 300.0  # an actor that died meanwhile is started anew first
@@ -25,23 +26,41 @@ _FOREVER = -1  # restarts of actors, and tries to open
 
 
 @contextmanager
-def gym_actors(open_gym: Callable[[], Gym], count: int, resources: Mapping[str, float]) -> Iterator[Gym]:
-    """A gym whose episodes are shared out over `count` actors of the cluster that this process is connected to.
+def running_gym(actors: GymActors, ranks: int) -> Iterator[Sequence[Gym]]:
+    """Actors on the cluster that this process is connected to, and a gym for each rank. They are dead on leaving.
 
-    Args:
-        open_gym: is pickled, and called once in each actor.
-        resources: of each actor ("CPU", "GPU", others).
+    Each gym shares its episodes out over all actors.
+
+    Raises:
+        InfrastructureError: the cluster has no room for them.
+        RufusError: what an actor raises that opens the gym.
     """
+    import ray
+
     options = {"max_concurrency": CALLS_PER_ACTOR, "max_restarts": _FOREVER, "scheduling_strategy": "SPREAD"}
-    actor = actor_class(_Actor, resources, **options)
-    actors = [actor.remote(open_gym) for _ in range(count)]
-    with killed(actors):
-        yield _Actors(actors)
+    kind = actor_class(_Actor, {"CPU": float(actors.cpus)}, **options)
+    running = [kind.remote(actors.open_gym) for _ in range(actors.count)]
+    with killed(running):
+        ready = [actor.ready.remote() for actor in running]
+        if len(ray.wait(ready, num_returns=actors.count, timeout=PLACEMENT_SECONDS)[0]) < actors.count:
+            raise InfrastructureError(
+                f"the Ray cluster has no room for {actors.count} environment actors of {actors.cpus} CPUs each",
+                hint="wait, or change execution.gym_actors",
+            )
+        for call in ready:
+            _told(call)
+        yield [_Actors(running, rank) for rank in range(ranks)]
 
 
 class _Actors:
-    def __init__(self, actors: Sequence[Any]) -> None:
-        self._turns, self._turning = itertools.cycle(actors), threading.Lock()
+    """Takes turns with the actors, beginning with another one in each rank."""
+
+    def __init__(self, actors: Sequence[Any], rank: int) -> None:
+        self._actors, self._rank = actors, rank
+        self._turns, self._turning = itertools.cycle([*actors[rank % len(actors) :], *actors]), threading.Lock()
+
+    def __reduce__(self) -> tuple[type[_Actors], tuple[Sequence[Any], int]]:
+        return _Actors, (self._actors, self._rank)
 
     def open(self, problem: Problem) -> Environment:
         with self._turning:
@@ -84,6 +103,8 @@ class _Actor:
         self._gym = open_gym()
         self._gym.__enter__()  # until the actor is killed, which ends what it started
         self._environments: dict[str, Environment] = {}
+
+    def ready(self) -> None: ...
 
     def open(self, problem: Problem) -> Any:
         def opened() -> tuple[str, Sequence[ToolSchema]]:

@@ -16,10 +16,10 @@ from typing import Any, TypeVar
 
 from rufus_core.errors import ConfigError, InfrastructureError, RankLost, RufusError
 from rufus_core.ports.gym import Gym
-from rufus_core.ports.ranks import EngineServer, RankPlace
+from rufus_core.ports.ranks import EngineServer, GymActors, RankPlace
 from tasks.ray_cluster import own_cluster
 from tasks.ray_engines import running_engines
-from tasks.ray_gym import gym_actors
+from tasks.ray_gym import running_gym
 from tasks.ray_places import actor_class, first_line, killed, place_in, placed_group
 
 CONNECT_SECONDS = 10.0
@@ -53,14 +53,15 @@ class RayRanks:
         stop: threading.Event,
         together: int = 1,
         engines: Sequence[EngineServer] = (),
+        gym: GymActors | None = None,
     ) -> ResultT:
         each = {"CPU": float(cpus), **resources}
         bundles = [_times(each, count) for count in shares(size, together)]
         with ExitStack() as stack:
             address = address or _around_us()
             if address is None:
-                cpus_of_engines = sum(math.ceil(engine.resources.get("CPU", 0)) for engine in engines)
-                address = stack.enter_context(own_cluster(size * cpus + cpus_of_engines))
+                others = sum(math.ceil(engine.resources.get("CPU", 0)) for engine in engines) + _cpus(gym)
+                address = stack.enter_context(own_cluster(size * cpus + others))
             stack.enter_context(_connected(address))
             apart = [engine for engine in engines if not engine.beside]
             group = stack.enter_context(placed_group([*bundles, *(engine.resources for engine in apart)]))
@@ -71,19 +72,18 @@ class RayRanks:
             of_engines = [each.beside[0] // together if each.beside else next(free) for each in engines]
             devices = [_devices([ranks[rank] for rank in each.beside]) for each in engines]
             urls = stack.enter_context(running_engines(engines, group, of_engines, devices))
-            places = [RankPlace(rank, size, host, port, engines=urls) for rank in range(size)]
+            gyms = stack.enter_context(running_gym(gym, size)) if gym else [None] * size
+            places = [RankPlace(rank, size, host, port, engines=urls, gym=own) for rank, own in enumerate(gyms)]
             running = [actor.run.remote(work, place) for actor, place in zip(ranks, places, strict=True)]
             return _first_result(running, ranks[0].stop.remote, stop)
 
     @contextmanager
-    def gym(self, open_gym: Callable[[], Gym], count: int, cpus: int, address: str | None) -> Iterator[Gym]:
-        import ray
-
+    def gym(self, actors: GymActors, address: str | None) -> Iterator[Gym]:
         with ExitStack() as stack:
-            if not ray.is_initialized():
-                address = address or _around_us() or stack.enter_context(own_cluster(count * cpus))
-                stack.enter_context(_connected(address))
-            yield stack.enter_context(gym_actors(open_gym, count, {"CPU": float(cpus)}))
+            address = address or _around_us() or stack.enter_context(own_cluster(_cpus(actors)))
+            stack.enter_context(_connected(address))
+            [gym] = stack.enter_context(running_gym(actors, 1))
+            yield gym
 
 
 class _Rank:
@@ -118,6 +118,10 @@ class _Rank:
 
     def stop(self) -> None:
         self._stop.set()
+
+
+def _cpus(gym: GymActors | None) -> int:
+    return gym.count * gym.cpus if gym else 0
 
 
 def _devices(ranks: Sequence[Any]) -> str | None:

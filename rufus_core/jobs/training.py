@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from dataclasses import fields
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from itertools import islice
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -27,7 +25,7 @@ from rufus_core.lineage.names import step_folder
 from rufus_core.lineage.record import ExternalFile
 from rufus_core.ports.gym import Gym
 from rufus_core.ports.progress import MetricSink
-from rufus_core.ports.ranks import RankPlace
+from rufus_core.ports.ranks import GymActors, RankPlace
 from rufus_core.rewards.usage import Prices, UsageMeter
 from rufus_core.rollout.stored import StoredRollout, step_file, write_rollouts
 from rufus_core.settings import DIAGNOSTIC, RLStage, SFTStage, StageSettings
@@ -71,18 +69,22 @@ def train_stage(job: Job) -> Outcome:
             stop=stop,
             together=neighbours(execution),
             engines=engines_beside_ranks(job, stage_settings(job)),
+            gym=_gym_actors(job),
         )
 
 
 def _train_as_rank(job: Job, place: RankPlace, stop: threading.Event) -> Outcome:
     with lost_ranks_recognised():
-        return train_rank(job, TorchRanks(place), stop, place.engines)
+        return train_rank(job, TorchRanks(place), stop, place.engines, place.gym)
 
 
-def train_rank(job: Job, ranks: Ranks, stop: threading.Event, engines: Sequence[str] = ()) -> Outcome:
+def train_rank(
+    job: Job, ranks: Ranks, stop: threading.Event, engines: Sequence[str] = (), gym: Gym | None = None
+) -> Outcome:
     """What every rank does. Rank 0 alone writes and reports, and its outcome counts.
 
-    `engines` are the addresses of rollout engines that were started beside the ranks.
+    `engines` are the addresses of rollout engines that were started beside the ranks, and `gym` plays their
+    environments; without it each rank plays its own.
     """
     job.use_threads()
     stage = stage_settings(job)
@@ -100,7 +102,7 @@ def train_rank(job: Job, ranks: Ranks, stop: threading.Event, engines: Sequence[
             ids = trainer.chat.example_ids([(e.messages, e.supervise, e.tools) for e in examples])
             train_sft(trainer, ids, stage, job.document.seed, sink, save, state)
         else:
-            _train_rl(job, stage, trainer, sink, meter, save, state, engines)
+            _train_rl(job, stage, trainer, sink, meter, save, state, engines, gym)
     if ranks.rank:
         return Outcome({}, step=stage.run.steps)
     forks = _forks(stage)
@@ -145,42 +147,55 @@ def _train_rl(
     save: Callable[[int], None],
     state: Unkept,
     engines: Sequence[str],
+    gym: Gym | None,
 ) -> None:
-    assert job.document.stage is not None
     diagnostic = _read_diagnostic(job)
-    reward_model = job.input("reward_model") if "reward_model" in job.document.inputs else None
-    context = GymContext(
-        settings=stage,
-        training=True,
-        execution=job.execution,
-        label=job.document.name,
-        reward_model=reward_model,
-        meter=meter,
-    )
     problems = load_problems(job.input("problems"), "train")
 
     def keep(step: int, issued: Sequence[Issued]) -> None:  # whole before the state notes the file's size
         if trainer.ranks.rank == 0:
             write_rollouts(step_file(job.output, step), [_stored(step, one) for one in issued])
 
-    with _gym(job, context) as gym, open_rollouts(job, stage, trainer, engines) as engine:
+    with _gym(job, gym, meter) as opened, open_rollouts(job, stage, trainer, engines) as engine:
         workers, seed = job.execution.rollout_workers, job.document.seed
-        train_rl(trainer, engine, problems, gym, stage, seed, sink, save, keep, workers, state, diagnostic)
+        train_rl(trainer, engine, problems, opened, stage, seed, sink, save, keep, workers, state, diagnostic)
 
 
-def _gym(job: Job, context: GymContext) -> AbstractContextManager[Gym]:
-    """The stage's gym, here or on the cluster: there what judges are asked is counted by nobody."""
+def _gym(job: Job, placed: Gym | None, meter: UsageMeter) -> AbstractContextManager[Gym]:
+    """The stage's gym: the one beside the ranks, that of actors of its own, or here."""
+    if placed is not None:
+        return nullcontext(placed)
+    if actors := _gym_actors(job):
+        return load_launcher().gym(actors, job.execution.ray_address)
+    return _open_gym(job, meter)
+
+
+def _gym_actors(job: Job) -> GymActors | None:
+    """What judges are asked there is counted by nobody."""
+    execution = job.execution
+    if job.document.config["kind"] == "sft" or not execution.gym_actors:
+        return None
+    return GymActors(partial(_open_gym_there, job), execution.gym_actors, execution.threads)
+
+
+def _open_gym_there(job: Job) -> Gym:
+    return _open_gym(job, UsageMeter())
+
+
+def _open_gym(job: Job, meter: UsageMeter) -> Gym:
     assert job.document.stage is not None
-    open_gym, execution = STAGES[job.document.stage].open_gym, job.execution
-    if not execution.gym_actors:
-        return open_gym(context)
-    told = {each.name: getattr(context, each.name) for each in fields(context) if each.name != "meter"}  # it has a lock
-    there = partial(_open_there, job.document.stage, told)
-    return load_launcher().gym(there, execution.gym_actors, execution.threads, execution.ray_address)
-
-
-def _open_there(stage: str, told: Mapping[str, Any]) -> Gym:
-    return STAGES[stage].open_gym(GymContext(**told))
+    settings = stage_settings(job)
+    assert isinstance(settings, RLStage)
+    reward_model = job.input("reward_model") if "reward_model" in job.document.inputs else None
+    context = GymContext(
+        settings=settings,
+        training=True,
+        execution=job.execution,
+        label=job.document.name,
+        reward_model=reward_model,
+        meter=meter,
+    )
+    return STAGES[job.document.stage].open_gym(context)
 
 
 def _read_diagnostic(job: Job) -> Diagnostic | None:

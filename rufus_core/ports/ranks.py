@@ -16,7 +16,8 @@ from rufus_core.ports.gym import Gym
 class RankPlace:
     """One of `size` processes that train together, and where they meet: rank 0 has the socket that listens there.
 
-    `engines` are the addresses of the training's rollout engines.
+    `engines` are the addresses of the training's rollout engines; `gym` is where its environments are played, where
+    that isn't in the ranks themselves.
     """
 
     rank: int
@@ -25,6 +26,16 @@ class RankPlace:
     port: int
     listener: socket.socket | None = None
     engines: tuple[str, ...] = ()
+    gym: Gym | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GymActors:
+    """Processes of a cluster that play environments: each opens the gym itself."""
+
+    open_gym: Callable[[], Gym]  # is pickled
+    count: int
+    cpus: int  # of each
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +73,7 @@ class RankLauncher(Protocol):
         stop: threading.Event,
         together: int = 1,
         engines: Sequence[EngineServer] = (),
+        gym: GymActors | None = None,
     ) -> ResultT:
         """Call `work` in `size` processes at once, and return what rank 0 returns. None of them outlives the call.
 
@@ -72,6 +84,7 @@ class RankLauncher(Protocol):
             resources: further ones of each rank.
             together: how many neighbouring ranks share a node (those of one tensor-parallel group, say).
             engines: started beside them, in the same group of places; each rank hears of their addresses.
+            gym: started for all ranks together, spread over the cluster.
 
         Raises:
             RankLost: a process died.
@@ -80,13 +93,12 @@ class RankLauncher(Protocol):
         """
         ...
 
-    def gym(
-        self, open_gym: Callable[[], Gym], count: int, cpus: int, address: str | None
-    ) -> AbstractContextManager[Gym]:
-        """A gym whose episodes are played by `count` processes of the cluster, each with these `cpus`.
+    def gym(self, actors: GymActors, address: str | None) -> AbstractContextManager[Gym]:
+        """A gym whose episodes are played by these actors, for a training in one process.
+
+        An episode whose actor dies is aborted. Raises InfrastructureError where the cluster has no room.
 
         Args:
-            open_gym: is pickled, and called in each of them. An episode whose process dies is aborted.
-            address: of the cluster, where this process isn't connected to one as a rank; None: this machine.
+            address: of the cluster; None: this machine.
         """
         ...

@@ -4,45 +4,34 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
-import re
-import signal
 import socket
-import sys
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-import psutil
 import pytest
 import torch
 
-from rufus_core.errors import ConfigError, InfrastructureError, JobLost, Preempted, RankLost, RufusError
-from rufus_core.jobs.document import JobDocument
-from rufus_core.jobs.failure import told_failure
-from rufus_core.jobs.job import Job, Outcome
+from rufus_core.errors import ConfigError, InfrastructureError, RufusError
 from rufus_core.jobs.ranks import load_launcher
-from rufus_core.jobs.run import KINDS, main
-from rufus_core.jobs.training import train_rank
+from rufus_core.jobs.run import KINDS
 from rufus_core.ports.ranks import RankPlace
 from rufus_core.settings import ExecutionSettings
 from rufus_core.training.ranks import ALONE, Ranks, TorchRanks
 from tasks import ray_places
 from tasks.ray_cluster import own_cluster
 from tasks.ray_ranks import RayRanks
+from tests.jobs import lives
+from tests.jobs.lives import files_of, job_in, live_through_everything
 from tests.jobs.miniature import Runner, short_chain, small_recipe
 from tests.jobs.test_resume import MADE_ONCE, RL
 from tests.training import toy
 from tests.training.ranked import Trained, in_ranks, train
-from tests.warm import apart, started
+from tests.warm import apart
 
 TWO_STEPS = {"run": {"steps": 2}, "optimizer": toy.PLAIN_STEP | {"lr_peak": 0.1}}
 TOYS = {"sft": toy.sft_stage(**TWO_STEPS), "grpo": toy.rl_stage(**TWO_STEPS, algorithm={"name": "grpo"})}
 RUN = {"steps": 40, "checkpoint_interval_steps": 20}  # enough that none of what is done to it comes too late
-GONE_SECONDS = 60.0  # a loaded machine takes its time
 
 
 def _both_toys(parent: Path, folder: Path, ranks: Ranks) -> list[Trained]:
@@ -90,107 +79,25 @@ def _both_toys_in(ranks: Ranks, parent: Path, folder: Path) -> list[Trained]:
     return _both_toys(parent, folder, ranks)
 
 
-@dataclass(frozen=True)
-class _Life:
-    """A job in a process of its own, as `python -m rufus_core.jobs` carries it out."""
-
-    folder: Path
-    process: BaseProcess
-
-    @classmethod
-    def begin(cls, document: JobDocument, folder: Path, carry_out: Callable[[Path], None] | None = None) -> _Life:
-        document = document.model_copy(update={"progress": folder / "progress.jsonl"})
-        document.save(folder / "document.json")
-        return cls(folder, started(carry_out or _carry_out, folder / "document.json"))
-
-    def family(self) -> list[psutil.Process]:
-        """All processes of the job once a second step is told: by then there is a state."""
-        while self._told() < 2:
-            self.process.join(0.05)
-            assert self.process.is_alive(), told_failure(self.folder)
-        return psutil.Process(self.process.pid).children(recursive=True)
-
-    def _told(self) -> int:
-        progress = self.folder / "progress.jsonl"
-        lines = progress.read_text().splitlines(keepends=True) if progress.exists() else []
-        return max((json.loads(line).get("step", 0) for line in lines if line.endswith("\n")), default=0)
-
-    def end(self) -> int | None:
-        self.process.join()
-        return self.process.exitcode
-
-
-def _carry_out(document: Path) -> None:
-    sys.exit(main(document))
-
-
-def _ranks_of(family: list[psutil.Process]) -> list[psutil.Process]:
-    return [process for process in family if process.name().startswith("ray::_Rank")]
-
-
-def _none_lives(family: list[psutil.Process]) -> bool:
-    return not psutil.wait_procs(family, timeout=GONE_SECONDS)[1]
-
-
 @pytest.mark.slow
 def test_a_job_of_two_ranks_is_killed_loses_a_rank_is_stopped_and_ends_as_if_undisturbed(
     home: Path, tmp_path: Path
 ) -> None:
     runner = Runner(home, short_chain(*MADE_ONCE, *RL, f"stages.rlhf.run={json.dumps(RUN)}"))
     document = runner.document("stages/rlhf/train")
-    document = document.model_copy(update={"placement": {**document.placement, "data_parallel": 2}})
-
-    def begin(name: str) -> _Life:
-        (tmp_path / name).mkdir()
-        return _Life.begin(document, tmp_path / name)
-
-    killed = begin("killed")
-    family = killed.family()
-    assert len(_ranks_of(family)) == 2
-    os.kill(killed.process.pid or 0, signal.SIGKILL)
-    assert killed.end() == -signal.SIGKILL
-    assert _none_lives(family)
-
-    bereaved = begin("bereaved")
-    family = bereaved.family()
-    _ranks_of(family)[1].kill()
-    assert bereaved.end() == RankLost.exit_code == 1
-    assert _none_lives(family)
-    failure = told_failure(bereaved.folder)
-    assert failure is not None
-    assert failure.type == "RankLost"
-    assert re.match("rank [01] of 2 died: ", failure.what)
-    assert isinstance(failure.as_error(), JobLost)  # hence tried again by itself
-
-    stopped = begin("stopped")
-    family = stopped.family()
-    stopped.process.terminate()
-    assert stopped.end() == Preempted.exit_code == 143
-    assert _none_lives(family)
-
-    assert begin("last").end() == 0
+    placement = {**document.placement, "data_parallel": 2, "gym_actors": 1}  # where verdicts are made changes none
+    document = document.model_copy(update={"placement": placement})
+    live_through_everything(document, tmp_path)
     record = runner.store.find("stages/rlhf/train", document.fingerprint)
     assert record is not None
     assert record.placement["data_parallel"] == 2
-    undisturbed = Job(
-        document.model_copy(update={"progress": tmp_path / "progress.jsonl"}),
-        tmp_path / "output",
-        tmp_path / "state",
-        ExecutionSettings.model_validate(document.placement),
-    )
-    undisturbed.output.mkdir()
-    outcome, _ = in_ranks(2, tmp_path, _train_rank, undisturbed)
+
+    here = document.model_copy(update={"placement": {**placement, "gym_actors": 0}})
+    undisturbed = job_in(tmp_path / "undisturbed", here)
+    outcome, _ = in_ranks(2, tmp_path, lives.train, undisturbed)
     assert outcome.metrics == record.metrics
     published = runner.store.path(record)
-    assert {name: (published / name).read_bytes() for name in record.files} == {
-        str(path.relative_to(undisturbed.output)): path.read_bytes()
-        for path in undisturbed.output.rglob("*")
-        if path.is_file()
-    }
-
-
-def _train_rank(ranks: Ranks, job: Job) -> Outcome:
-    return train_rank(job, ranks, threading.Event())
+    assert {name: (published / name).read_bytes() for name in record.files} == files_of(undisturbed.output)
 
 
 def test_without_ray_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

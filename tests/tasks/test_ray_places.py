@@ -22,7 +22,7 @@ from rufus_core.gym.limits import Limits
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
 from rufus_core.ports.engine import GenerateRequest, GenerateResult
 from rufus_core.ports.gym import Environment
-from rufus_core.ports.ranks import EngineServer, RankPlace
+from rufus_core.ports.ranks import EngineServer, GymActors, RankPlace
 from rufus_core.rollout.policy import Policy
 from rufus_core.types import (
     Episode,
@@ -190,7 +190,7 @@ def _play(chat: ChatFormat, address: str) -> list[list[tuple[str, Termination, s
     specs = [EpisodeSpec(problem, 0, 0) for problem in problems]
     limits = Limits(turn_tokens=8, trajectory_tokens=100, tool_calls=0, result_tokens=8)
     played = []
-    with RayRanks().gym(_MortalGym, 2, 1, address) as gym:
+    with RayRanks().gym(GymActors(_MortalGym, 2, 1), address) as gym:
         for _ in range(2):  # the second time, the dead actor was started anew
             trajectories = run_episodes(_Silent(chat), chat, gym, specs, limits)
             played.append([(t.problem_id, t.episode.termination, t.verdict.kind.value) for t in trajectories])
