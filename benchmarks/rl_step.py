@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import cycle
 from statistics import mean, median
 from typing import Any
@@ -86,12 +86,18 @@ def rl_stage(steps: int, prompts: int = PROMPTS, budget: int = BUDGET) -> RLStag
 
 
 def run_ours(
-    policy: Policy, model: PreTrainedModel, problems: Sequence[Problem], gym: SingleTurnGym, seed: int, stage: RLStage
+    policy: Policy,
+    model: PreTrainedModel,
+    problems: Sequence[Problem],
+    gym: SingleTurnGym,
+    seed: int,
+    stage: RLStage,
+    make_engine: Callable[..., FollowingEngine] = FollowingEngine,
 ) -> tuple[list[dict[str, float]], list[Trajectory]]:
     """The metrics of each step, and all rollouts, group by group."""
     sink, issued = Quiet(), list[Trajectory]()
     trainer = TorchTrainer(Policy(model, policy.chat), stage.optimizer)
-    engine = FollowingEngine(model, context_tokens=longest_trajectory(stage, trainer.context_length))
+    engine = make_engine(model, context_tokens=longest_trajectory(stage, trainer.context_length))
     train_rl(
         trainer,
         engine,

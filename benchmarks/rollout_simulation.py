@@ -3,7 +3,8 @@
 What a decode step costs by batch and by tokens held, and what a prompt costs, is measured on requests of no meaning, in
 turns with real steps. From that alone the seconds of Reasoning RL's rollouts on a miniature are predicted, twice: from
 the lengths of the very rollouts (the clock alone is tested), and from those of another step of the same policy (what a
-plan can know). The real seconds also hold what the simulation leaves out: copying weights, reading replies, verifying.
+plan can know). They are held against the engine's own seconds in the real step; the whole rollout also holds what the
+simulation leaves out: copying weights, reading replies, verifying.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import copy
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +25,7 @@ from benchmarks.decoding import step_seconds
 from benchmarks.miniature import demonstrations, quietly
 from benchmarks.rl_step import BATCH, BUDGET, PROMPTS, SAMPLES, SOURCES, rl_stage, run_ours, trained_a_bit
 from rufus_core.gym.single_turn import SingleTurnGym
-from rufus_core.ports.engine import GenerateRequest, SamplingParams
+from rufus_core.ports.engine import GenerateRequest, GenerateResult, SamplingParams
 from rufus_core.recipe.simulation.costs import MeasuredCost
 from rufus_core.recipe.simulation.engine import EngineModel
 from rufus_core.recipe.simulation.episodes import DrawnEpisode, EpisodeSource, RecordedEpisodes, Turn
@@ -30,12 +33,27 @@ from rufus_core.recipe.simulation.rollout import Rollout, RolloutModel
 from rufus_core.rewards.math import MathVerifier
 from rufus_core.rewards.reasoning import verify_reasoning
 from rufus_core.rollout.engine import EmbeddedEngine
+from rufus_core.rollout.following import FollowingEngine
 from rufus_core.types import Problem, Trajectory
 
 CHATS_OF_EACH = 500
 BATCHES, LENGTHS = (1, 4, 16, 48, 96, 128), (32, 96)  # lengths as the rollouts have
 PROMPT_TOKENS, NUM_PROMPTS = 64, 32
 REPETITIONS = 5
+
+
+class TimedEngine(FollowingEngine):
+    """Notes how long it generates."""
+
+    def __init__(self, seconds: list[float], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._seconds = seconds
+
+    def generate(self, requests: Sequence[GenerateRequest]) -> list[GenerateResult]:
+        started = time.perf_counter()
+        results = super().generate(requests)
+        self._seconds.append(time.perf_counter() - started)
+        return results
 
 
 class Given:
@@ -110,13 +128,14 @@ def main() -> None:
     with MathVerifier() as math:
         gym = SingleTurnGym(lambda episode: verify_reasoning(episode.problem, episode.final_text, math))
 
-        def real(number: int) -> tuple[float, list[DrawnEpisode]]:
-            some = problems[number * PROMPTS : (number + 1) * PROMPTS]
-            rows, issued = run_ours(policy, copy.deepcopy(policy.model), some, gym, number, rl_stage(1))
-            return rows[0]["rollout_seconds"], [episode_of(trajectory) for trajectory in issued]
+        def real(number: int) -> tuple[float, float, list[DrawnEpisode]]:
+            some, taken = problems[number * PROMPTS : (number + 1) * PROMPTS], list[float]()
+            model, timed = copy.deepcopy(policy.model), partial(TimedEngine, taken)
+            rows, issued = run_ours(policy, model, some, gym, number, rl_stage(1), timed)
+            return sum(taken), rows[0]["rollout_seconds"], [episode_of(trajectory) for trajectory in issued]
 
-        _, earlier = real(0)  # warms up, and is the step whose lengths a plan knows
-        measured, steps = Measured(policy.model), list[tuple[float, list[DrawnEpisode]]]()
+        *_, earlier = real(0)  # warms up, and is the step whose lengths a plan knows
+        measured, steps = Measured(policy.model), list[tuple[float, float, list[DrawnEpisode]]]()
         for number in range(1, REPETITIONS + 1):
             measured.again()
             steps.append(real(number))
@@ -125,11 +144,13 @@ def main() -> None:
         f"a decode step: {cost.step_seconds * 1e3:.2f} ms + {cost.sequence_seconds * 1e6:.1f} us a sequence + "
         f"{cost.context_seconds * 1e9:.0f} ns a token held; a prompt's token: {cost.prefill_seconds * 1e6:.1f} us"
     )
-    seconds = [took for took, _ in steps]
-    same = [predicted(cost, Given(episodes)) for _, episodes in steps]
+    seconds = [took for took, _, _ in steps]
+    same = [predicted(cost, Given(episodes)) for *_, episodes in steps]
     plan = [predicted(cost, RecordedEpisodes(earlier)) for _ in steps]
     for number, (took, own, other) in enumerate(zip(seconds, same, plan, strict=True), start=1):
-        print(f"{number}/{REPETITIONS}  real {took:.3f} s  by its own lengths {own:.3f} s  by another's {other:.3f} s")
+        print(
+            f"{number}/{REPETITIONS}  the engine {took:.3f} s  by its own lengths {own:.3f} s  by another's {other:.3f} s"
+        )
     ours, peer = median(same), median(seconds)
     print(
         json.dumps(
@@ -138,8 +159,9 @@ def main() -> None:
                 "ours": round(ours, 3),
                 "peer": round(peer, 3),
                 "ratio": round(ours / peer, 2),
-                "unit": "seconds of a rollout, predicted and real",
+                "unit": "seconds of the engine in a rollout, predicted and real",
                 "peer_name": "the embedded engine in a real step",
+                "whole_rollout": round(median(whole for _, whole, _ in steps), 3),
                 "by_another_steps_lengths": round(median(plan) / peer, 2),
                 "ratios": [round(a / b, 2) for a, b in zip(same, seconds, strict=True)],
                 "episodes": BATCH,
