@@ -148,9 +148,7 @@ def main() -> None:
     same = [predicted(cost, Given(episodes)) for *_, episodes in steps]
     plan = [predicted(cost, RecordedEpisodes(earlier)) for _ in steps]
     for number, (took, own, other) in enumerate(zip(seconds, same, plan, strict=True), start=1):
-        print(
-            f"{number}/{REPETITIONS}  the engine {took:.3f} s  by its own lengths {own:.3f} s  by another's {other:.3f} s"
-        )
+        print(f"{number}/{REPETITIONS}  real {took:.3f} s  by its own lengths {own:.3f} s  by another's {other:.3f} s")
     ours, peer = median(same), median(seconds)
     print(
         json.dumps(
