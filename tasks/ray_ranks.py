@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -110,10 +111,13 @@ class _Rank:
         return host, port
 
     def run(self, work: Work[Any], place: RankPlace) -> Any:
-        """What `work` returns, or the RufusError that it raises: Ray would wrap it."""
+        """What `work` returns, or the RufusError or OSError that it raises: Ray would wrap it, and lose its number."""
         try:
             return work(replace(place, listener=self._listener), self._stop)
         except RufusError as error:
+            return error
+        except OSError as error:
+            traceback.print_exc()  # to the log: which file it was
             return error
 
     def stop(self) -> None:
@@ -212,7 +216,7 @@ def _first_result(running: Sequence[Any], tell_stop: Callable[[], object], stop:
             if isinstance(result, RankLost):  # another one's death, of which Ray can tell more
                 for other in ray.wait(waiting, timeout=_GRACE_SECONDS)[0] if waiting else ():
                     _result(running, other)
-            if isinstance(result, RufusError):
+            if isinstance(result, RufusError | OSError):
                 raise result
             if call == running[0]:
                 return result

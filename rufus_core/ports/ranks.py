@@ -89,7 +89,7 @@ class RankLauncher(Protocol):
         Raises:
             RankLost: a process died.
             InfrastructureError: the cluster can't be reached, or has no room.
-            RufusError: the first that a rank raised.
+            RufusError, OSError: the first that a rank raised.
         """
         ...
 

@@ -36,7 +36,7 @@ class KubernetesSettings(Frozen):
     home_claim: Label
     home_path: AbsolutePath
     kind: Literal["job", "rayjob"] = "job"
-    namespace: Label = "rufus"
+    namespace: Label = "rufus-jobs"  # as infra/kubernetes names it; `rufus` is that of the services
     kubeconfig: str | None = None
     context: str | None = None
 
@@ -51,7 +51,7 @@ class KubernetesSettings(Frozen):
     labels: dict[str, str] = Field(default_factory=dict)  # of jobs and pods; kueue.x-k8s.io/queue-name, say
     priority_class: str | None = None
     runtime_class: str | None = None
-    run_as: Annotated[int, Field(gt=0)] = 1000  # user and group, who must be able to write to the home
+    run_as: Annotated[int, Field(gt=0)] = 10001  # user and group of the images, who must be able to write to the home
     sandbox_in_pod: bool = False  # let bubblewrap isolate a policy's code inside the pod; see docs/kubernetes.md
     seccomp_profile: str = "RuntimeDefault"  # or Unconfined, or the path of a node's profile under seccomp/
 

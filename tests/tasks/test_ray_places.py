@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import tempfile
@@ -96,6 +97,25 @@ def test_ranks_that_belong_together_share_a_node_and_hear_of_their_engine(
     first, second = ((tmp_path / f"rank-{rank}").read_text() for rank in range(2))
     assert first == second
     assert "the engine ended with 1: /bin/false" in str(broken)
+
+
+def _fill_the_disk(place: RankPlace, stop: threading.Event) -> None:
+    if place.rank:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "rollouts/step-1.parquet")
+    stop.wait()
+
+
+def _run_on_a_full_disk(address: str) -> OSError:
+    with pytest.raises(OSError, match="No space left") as caught:
+        RayRanks().run(_fill_the_disk, 2, 1, address, {}, threading.Event(), together=2)
+    return caught.value
+
+
+@pytest.mark.slow
+def test_what_a_disk_refuses_a_rank_reaches_the_job_with_its_number(nodes: Nodes, tmp_path: Path) -> None:
+    """By which a job knows to keep the state of a training: the machine is at fault."""
+    error = apart(tmp_path, _run_on_a_full_disk, nodes.address)
+    assert (error.errno, error.filename) == (errno.ENOSPC, "rollouts/step-1.parquet")
 
 
 _SAYS_ITS_GPUS = """
