@@ -62,7 +62,7 @@ def simulate(
         for count in counts
     ]
     told = [Simulated(count, train_nodes, simulate_step(model)) for count, model in zip(counts, models, strict=True)]
-    printed = printed_flops_share(settings, assumed)
+    printed = printed_flops_share(settings)
     if figure is not None:
         from rufus_core.recipe.simulation.figure import draw_steps
 
@@ -118,7 +118,7 @@ def _print(stage: str, told: Sequence[Simulated], assumed_share: float, printed:
     out.print(_shares(told))
     if printed is not None:
         beside = f"assumed; the printed hours of an SFT epoch come to {printed:.1%}"
-        typer.echo(f"training: at {assumed_share:.0%} of BF16's peak, {beside}")
+        typer.echo(f"training: at {assumed_share:.1%} of the peak, {beside}")
     typer.echo("idle: gap (an engine waits for tools), tail (it has nothing left in a round), down (it failed),")
     typer.echo("other (trainers for the rollout, or engines for the training). --json shows what is assumed.")
 

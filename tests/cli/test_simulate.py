@@ -13,7 +13,7 @@ def test_tables_fit_100_columns_with_a_row_for_each_count_of_nodes() -> None:
     lines = done.stdout.splitlines()
     assert max(map(len, lines)) <= 100
     assert [line.split()[0] for line in lines if line.strip()[:1].isdecimal()] == ["8", "16", "8", "16"]
-    assert "the printed hours of an SFT epoch come to 1.7%" in done.stdout
+    assert "the printed hours of an SFT epoch come to 1.8%" in done.stdout
 
 
 def test_json_holds_assumptions_and_is_the_same_each_time(tmp_path) -> None:
@@ -40,7 +40,7 @@ def test_faults_are_one_line() -> None:
         ("rlhf", "--nodes", "8,x"): "no list of node counts",
         ("sft",): "is no RL stage",
         ("rlhf", "--figure", "no/such/folder.png"): "there is no such folder",
-        ("rlhf", "--assume", "gpu.memory=1"): "unknown key 'memory'",
+        ("rlhf", "--assume", "engine.memory=1"): "unknown key 'memory'",
         ("rlhf", "--assumptions", "h20"): "did you mean 'h200'",
     }.items():
         done = rufus("simulate", *arguments)

@@ -75,9 +75,10 @@ def training_memory(
     )
 
 
-def kv_bytes_per_token(arch: ArchitectureSettings) -> int:
-    """Keys and values of all layers in BF16, each head once."""
-    return 2 * arch.num_layers * arch.num_kv_heads * arch.head_dim * BYTES["bf16"]
+def kv_bytes_per_token(arch: ArchitectureSettings, gpus_of_engine: int) -> float:
+    """Keys and values of all layers in BF16, on all GPUs of an engine: more of them than heads hold some twice."""
+    copies = max(gpus_of_engine / arch.num_kv_heads, 1.0)
+    return 2 * arch.num_layers * arch.num_kv_heads * arch.head_dim * BYTES["bf16"] * copies
 
 
 def engine_weight_bytes(arch: ArchitectureSettings, precision: PrecisionSettings) -> float:
@@ -94,12 +95,11 @@ def rollout_memory(
 ) -> RolloutMemory:
     weights = engine_weight_bytes(arch, precision) / gpus_of_engine
     left = gpu.memory_bytes - ASSUMPTIONS.reserve_bytes - weights - trainer_bytes
-    copies = max(gpus_of_engine / arch.num_kv_heads, 1.0)  # more GPUs than heads: some hold the same
     return RolloutMemory(
         weights=weights,
         trainer=trainer_bytes,
         kv_cache=left,
-        kv_bytes_per_token=kv_bytes_per_token(arch) * copies,
+        kv_bytes_per_token=kv_bytes_per_token(arch, gpus_of_engine),
     )
 
 

@@ -18,28 +18,6 @@ Amount = Annotated[float, Field(gt=0.0)]
 Fraction = Annotated[float, Field(gt=0.0, le=1.0)]
 
 
-class GpuAssumptions(Frozen):
-    """One GPU, as its data sheet says."""
-
-    memory_bytes: Amount
-    bytes_per_second: Amount  # of its memory
-    bf16_flops_per_second: Amount  # dense
-    fp8_flops_per_second: Amount
-    interconnect_bytes_per_second: Amount  # to other nodes
-
-
-class ModelAssumptions(Frozen):
-    """The policy's shape. Parameters that are no expert's are read for every batch."""
-
-    total_params: Amount
-    active_params: Amount  # of one token
-    expert_params: Annotated[float, Field(ge=0.0)]
-    num_experts: Annotated[int, Field(gt=0)] = 1
-    experts_per_token: Annotated[int, Field(gt=0)] = 1
-    num_layers: Annotated[int, Field(gt=0)]
-    kv_bytes_per_token: Amount
-
-
 class EngineAssumptions(Frozen):
     """What an engine reaches of its GPUs."""
 
@@ -56,6 +34,7 @@ class EngineAssumptions(Frozen):
 
 class TrainerAssumptions(Frozen):
     flops_share: Fraction
+    interconnect_bytes_per_second: Amount  # of a GPU to other nodes
     offload_seconds: Annotated[float, Field(ge=0.0)]
 
 
@@ -71,8 +50,6 @@ class WorkloadAssumptions(Frozen):
 
 
 class Assumptions(Frozen):
-    gpu: GpuAssumptions
-    model: ModelAssumptions
     engine: EngineAssumptions
     trainer: TrainerAssumptions
     stages: dict[str, WorkloadAssumptions]

@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rufus_core.errors import ConfigError
+from rufus_core.recipe.footprint.gpus import GPUS
+from rufus_core.recipe.footprint.memory import BYTES, engine_weight_bytes, kv_bytes_per_token
+from rufus_core.recipe.footprint.parameters import count_parameters
+from rufus_core.recipe.footprint.stage import architecture_of
 from rufus_core.recipe.phases import PhasePlan
 from rufus_core.recipe.plan import make_plan
 from rufus_core.recipe.simulation.assumptions import Assumptions, WorkloadAssumptions
@@ -14,11 +18,9 @@ from rufus_core.recipe.simulation.episodes import DrawnEpisode, EpisodeSource, M
 from rufus_core.recipe.simulation.rollout import Failures, RolloutModel
 from rufus_core.recipe.simulation.step import StepModel, TrainerModel
 from rufus_core.recipe.validate import nearest
-from rufus_core.settings import Recipe, RLStage
+from rufus_core.settings import ArchitectureSettings, Recipe, RLStage
 
-GPUS_PER_ENGINE = 8  # where a recipe leaves it open: one engine a node, as the paper says of Reasoning RL
 FORWARD, BACKWARD = 2, 4  # FLOPs of a parameter and token
-ROLLOUT_BYTES = {"fp8": 1, "bf16": 2, "fp32": 4}  # of a weight
 SECONDS_PER_HOUR = 3600
 
 
@@ -40,7 +42,8 @@ def step_model(
         recorded: episodes of a training, in the place of the assumed lengths.
 
     Raises:
-        ConfigError: it is no RL stage or has no GPUs, nothing is assumed of it, or an engine can't hold an episode.
+        ConfigError: it is no RL stage or has no GPUs, nothing says what policy it trains or what its episodes are like,
+            or an engine can't hold one.
     """
     stage = _rl_stage(recipe, name)
     phase = _phase_at(recipe, name, step)
@@ -48,7 +51,10 @@ def step_model(
     if not compute.gpus_per_node:
         hint = "simulate a profile of GPUs: --profile h200"
         raise ConfigError("this stage has no GPUs to simulate", where=f"stages.{name}.compute.gpus_per_node", hint=hint)
-    per_engine = compute.gpus_per_rollout_engine or GPUS_PER_ENGINE
+    if (arch := architecture_of(recipe.base)) is None:
+        hint = "simulate a profile that says it: --profile h200"
+        raise ConfigError("nothing says what policy is trained", where="base.architecture", hint=hint)
+    per_engine = compute.gpus_per_rollout_engine or compute.gpus_per_node
     num_engines = (nodes - train_nodes) * compute.gpus_per_node // per_engine
     if num_engines < 1:
         what = f"{nodes - train_nodes} nodes of {compute.gpus_per_node} GPUs hold no engine of {per_engine}"
@@ -61,7 +67,7 @@ def step_model(
     hours = assumed.engine.mean_hours_between_failures
     rollout = RolloutModel(
         num_engines=num_engines,
-        engine=_engine(stage, name, assumed, per_engine, max(longest, phase.budget_tokens), workload),
+        engine=_engine(stage, name, arch, assumed, per_engine, max(longest, phase.budget_tokens), workload),
         episodes=_episodes(stage, phase, workload, recorded),
         num_groups=phase.prompts,
         group_size=phase.samples,
@@ -74,7 +80,7 @@ def step_model(
     return StepModel(
         rollout=rollout,
         trainer=_trainer(
-            stage, phase, assumed, (train_nodes or nodes) * compute.gpus_per_node, per_engine, train_nodes
+            stage, phase, arch, assumed, (train_nodes or nodes) * compute.gpus_per_node, per_engine, train_nodes
         ),
         gpus_per_engine=per_engine,
         train_gpus=train_nodes * compute.gpus_per_node,
@@ -106,14 +112,20 @@ def _workload(assumed: Assumptions, name: str) -> WorkloadAssumptions:
 
 
 def _engine(
-    stage: RLStage, name: str, assumed: Assumptions, num_gpus: int, longest: int, workload: WorkloadAssumptions
+    stage: RLStage,
+    name: str,
+    arch: ArchitectureSettings,
+    assumed: Assumptions,
+    num_gpus: int,
+    longest: int,
+    workload: WorkloadAssumptions,
 ) -> EngineModel:
-    gpu, model, engine, precision = assumed.gpu, assumed.model, assumed.engine, stage.precision
-    kept = precision.rollout_bf16_first_layers / model.num_layers if precision.rollout == "fp8" else 0.0
-    bytes_per_weight = ROLLOUT_BYTES[precision.rollout] * (1 - kept) + ROLLOUT_BYTES["bf16"] * kept
-    flops = gpu.fp8_flops_per_second if precision.rollout == "fp8" else gpu.bf16_flops_per_second
-    free = num_gpus * gpu.memory_bytes * engine.memory_share - model.total_params * bytes_per_weight
-    cache_tokens = int(free / model.kv_bytes_per_token)
+    gpu, engine, counts = GPUS[stage.compute.gpu], assumed.engine, count_parameters(arch)
+    weights, of_token = engine_weight_bytes(arch, stage.precision), kv_bytes_per_token(arch, num_gpus)
+    experts = weights * counts.experts / counts.total
+    flops = gpu.flops[stage.precision.rollout]
+    free = num_gpus * gpu.memory_bytes * engine.memory_share - weights
+    cache_tokens = int(free / of_token)
     if cache_tokens <= longest:
         held = f"{cache_tokens:,} tokens" if free > 0 else "not even its weights"
         raise ConfigError(
@@ -122,13 +134,13 @@ def _engine(
             hint="give an engine more GPUs",
         )
     cost = RooflineCost(
-        dense_bytes=(model.total_params - model.expert_params) * bytes_per_weight,
-        expert_bytes=model.expert_params * bytes_per_weight,
-        num_experts=model.num_experts,
-        experts_per_token=model.experts_per_token,
-        flops_per_token=FORWARD * model.active_params,
-        kv_bytes_per_token=model.kv_bytes_per_token,
-        bytes_per_second=num_gpus * gpu.bytes_per_second * engine.bandwidth_share,
+        dense_bytes=weights - experts,
+        expert_bytes=experts,
+        num_experts=max(arch.num_experts, 1),
+        experts_per_token=max(arch.experts_per_token, 1),
+        flops_per_token=FORWARD * counts.active,
+        kv_bytes_per_token=of_token,
+        bytes_per_second=num_gpus * gpu.memory_bandwidth * engine.bandwidth_share,
         decode_flops_per_second=num_gpus * flops * engine.decode_flops_share,
         prefill_flops_per_second=num_gpus * flops * engine.prefill_flops_share,
         overhead_seconds=engine.step_overhead_seconds,
@@ -161,16 +173,22 @@ def _episodes(
 
 
 def _trainer(
-    stage: RLStage, phase: PhasePlan, assumed: Assumptions, num_gpus: int, per_engine: int, train_nodes: int
+    stage: RLStage,
+    phase: PhasePlan,
+    arch: ArchitectureSettings,
+    assumed: Assumptions,
+    num_gpus: int,
+    per_engine: int,
+    train_nodes: int,
 ) -> TrainerModel:
     """Passes of a step: the gradient's; log-probs before it where several optimizer steps follow; the reference's."""
     passes = FORWARD + BACKWARD
     passes += FORWARD if stage.rollout.opt_steps_per_rollout > 1 else 0
     passes += FORWARD if phase.kl_coef else 0
-    gpu, model, trainer = assumed.gpu, assumed.model, assumed.trainer
-    sent = model.total_params * ROLLOUT_BYTES["bf16"] / (gpu.interconnect_bytes_per_second * per_engine)
+    counts, trainer = count_parameters(arch), assumed.trainer
+    sent = counts.total * BYTES["bf16"] / (trainer.interconnect_bytes_per_second * per_engine)
     return TrainerModel(
-        flops_per_token=passes * model.active_params,
-        flops_per_second=num_gpus * gpu.bf16_flops_per_second * trainer.flops_share,
+        flops_per_token=passes * counts.active,
+        flops_per_second=num_gpus * GPUS[stage.compute.gpu].flops[stage.precision.train] * trainer.flops_share,
         update_seconds=sent + (0.0 if train_nodes else trainer.offload_seconds),
     )

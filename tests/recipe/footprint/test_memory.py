@@ -96,7 +96,7 @@ def test_keys_and_values_are_those_of_the_embedded_engine_in_half_the_width() ->
     arch = read_architecture(MINIATURES["experts"].to_dict())
     shape = CacheShape(layers=arch.num_layers, kv_heads=arch.num_kv_heads, head_dim=arch.head_dim)
     bookkeeping = 8  # of a position: its id
-    assert kv_bytes_per_token(arch) * 2 == shape.bytes_per_position - bookkeeping
+    assert kv_bytes_per_token(arch, 1) * 2 == shape.bytes_per_position - bookkeeping
 
 
 def test_fp8_rollouts_keep_the_first_layers_in_bf16_SLM_07() -> None:

@@ -7,8 +7,10 @@ from functools import cache
 import pytest
 
 from rufus_core.errors import ConfigError
+from rufus_core.recipe.footprint.parameters import count_parameters
 from rufus_core.recipe.load import DEPLOYMENTS, load_recipe
 from rufus_core.recipe.simulation.assumptions import load_assumptions
+from rufus_core.recipe.simulation.costs import RooflineCost
 from rufus_core.recipe.simulation.episodes import DrawnEpisode, Turn
 from rufus_core.recipe.simulation.published import printed_flops_share
 from rufus_core.recipe.simulation.scenario import step_model
@@ -16,6 +18,7 @@ from rufus_core.recipe.simulation.step import StepResult, simulate_step
 from rufus_core.settings import RLStage
 
 RECIPE, ASSUMED = load_recipe(profile="h200"), load_assumptions()
+ACTIVE = 12_803_366_912  # of GLM-4.5-Air for a token: all but the embedding and 120 of 128 experts a layer
 SMALL = 8  # samples a prompt, where a simulation of all would take seconds
 RL_STAGES = [name for name, stage in RECIPE.stages.items() if isinstance(stage, RLStage)]
 
@@ -79,18 +82,32 @@ def test_a_phase_changes_the_batch_CRL_T4() -> None:
 
 
 def test_the_printed_hours_of_an_sft_epoch_come_to_a_small_share_of_the_peak_SFT_11() -> None:
-    """By hand: 6 x 12e9 x 44.5e9 FLOPs on 512 GPUs of 989e12 a second in 105 hours."""
-    assert printed_flops_share(RECIPE, ASSUMED) == pytest.approx(0.0167, abs=1e-4)
-    assert printed_flops_share(load_recipe(), ASSUMED) is None  # the miniature's SFT prints none
+    """6 FLOPs for each active parameter of 44.5B tokens, on 512 GPUs of 989.5 TFLOP/s in 105 hours."""
+    assert printed_flops_share(RECIPE) == pytest.approx(6 * ACTIVE * 44.5e9 / (512 * 989.5e12 * 105 * 3600), rel=0.01)
+    assert printed_flops_share(RECIPE) == pytest.approx(0.0178, abs=1e-4)
+    assert printed_flops_share(load_recipe()) is None  # the miniature's SFT prints none
 
 
 def test_more_passes_over_a_token_where_log_probs_and_a_reference_are_needed() -> None:
     def passes(stage: str, step: int = 1) -> float:
-        return step_model(RECIPE, stage, ASSUMED, 8, step=step).trainer.flops_per_token / ASSUMED.model.active_params
+        return step_model(RECIPE, stage, ASSUMED, 8, step=step).trainer.flops_per_token / ACTIVE
 
     assert passes("if_rl") == 6  # one optimizer step, no reference
     assert passes("coding_rl", 1) == 8  # log-probs before eight of them
     assert passes("coding_rl", 24) == 10  # and a KL
+
+
+def test_the_policy_and_the_gpus_are_those_of_the_profile() -> None:
+    """Qwen3-0.6B on one GPU: 1.5 GB of weights, and 28 layers x 8 heads x 128 x 2 x 2 bytes of cache for each token."""
+    recipe = load_recipe(profile="gpu1")
+    assert recipe.base.architecture is not None
+    model = step_model(recipe, "reasoning_rl", ASSUMED, 1)
+    assert model.gpus_per_engine == 1
+    cost = model.rollout.engine.cost
+    assert isinstance(cost, RooflineCost)
+    assert cost.kv_bytes_per_token == 28 * 8 * 128 * 2 * 2
+    assert cost.expert_bytes == 0
+    assert cost.dense_bytes == pytest.approx(2 * count_parameters(recipe.base.architecture).total)
 
 
 def test_recorded_episodes_take_the_place_of_assumed_lengths() -> None:
@@ -104,8 +121,8 @@ def test_what_cannot_be_simulated_is_told_with_its_place() -> None:
     assert "did you mean 'if_rl'" in fault("if_r")
     assert "stages.if_rl.compute.gpus_per_node: this stage has no GPUs" in fault(profile="cpu")
     assert "hold no engine of 8" in fault(nodes=2, train_nodes=2)
-    tiny = fault("coding_rl", assume=("gpu.memory_bytes=20e9",), step=24)
+    tiny = fault("coding_rl", assume=("engine.memory_share=0.12",), step=24)
     assert "stages.coding_rl.compute.gpus_per_rollout_engine" in tiny
-    assert "not even its weights" in fault(assume=("gpu.memory_bytes=1e9",))
-    assert "did you mean 'memory_bytes'" in fault(assume=("gpu.memory_byte=1",))
+    assert "not even its weights" in fault(assume=("engine.memory_share=0.01",))
+    assert "did you mean 'memory_share'" in fault(assume=("engine.memory_shar=1",))
     assert "nothing is assumed of the episodes of 'if_rl'" in fault(assume=("stages=!replace {}",))
