@@ -96,6 +96,19 @@ class TestCluster:
         """Of pods that were ever begun and live."""
         return [pid for file in self.folder.glob("pods/*/pid") if _lives(pid := int(file.read_text()))]
 
+    def clear(self) -> None:
+        """Kill all pods, also one that is being begun; the controllers are dead, so there are no more."""
+        for keeper in psutil.process_iter(["cmdline"]):
+            if any(part.startswith(f"{self.folder / 'pods'}/") for part in keeper.info["cmdline"] or ()):
+                with suppress(psutil.NoSuchProcess):
+                    keeper.suspend()
+                    for process in keeper.children():
+                        os.killpg(process.pid, signal.SIGKILL)
+                    keeper.kill()
+        for pid in self.processes():  # of keepers that were killed
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+
     def objects(self, kind: str) -> list[dict[str, Any]]:
         return list(json.loads((self.folder / "state.json").read_text())["objects"].get(kind, {}).values())
 
@@ -108,9 +121,7 @@ def running_cluster(folder: Path) -> Iterator[TestCluster]:
         yield cluster
     finally:
         cluster.kill()
-        for pid in cluster.processes():
-            with suppress(ProcessLookupError):
-                os.killpg(pid, signal.SIGKILL)
+        cluster.clear()
 
 
 def _lives(pid: int) -> bool:

@@ -79,7 +79,9 @@ def main(port: int) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     store = {"object_store_memory": _OBJECT_STORE_BYTES}
-    head = {"num_cpus": 1, "include_dashboard": True, "dashboard_port": port, **store}
+    # Any free port for its agent: Ray's default is one for the whole machine, and jobs are submitted through it.
+    agent = {"dashboard_agent_listen_port": None}
+    head = {"num_cpus": 1, "include_dashboard": True, "dashboard_port": port, **agent, **store}
     try:
         cluster = Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(num_cpus=2, num_gpus=2, resources={"worker": 1}, **store)
