@@ -15,7 +15,7 @@ import httpx
 
 from rufus_core.errors import InfrastructureError
 from rufus_core.ports.ranks import EngineServer
-from tasks.ray_places import actor_class, first_line, killed, place_in
+from tasks.ray_places import actor_class, killed, loss_told, place_in
 
 POLL_SECONDS = 0.2
 ANSWER_SECONDS = 5.0
@@ -43,10 +43,8 @@ def running_engines(
 def _address(call: Any) -> str:
     import ray
 
-    try:
+    with loss_told(lambda why: InfrastructureError(f"an engine's process died: {why}")):
         told = ray.get(call)
-    except ray.exceptions.RayActorError as error:
-        raise InfrastructureError(f"an engine's process died: {first_line(error)}") from error
     if isinstance(told, InfrastructureError):
         raise told
     return str(told)

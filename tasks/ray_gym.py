@@ -18,7 +18,7 @@ from rufus_core.errors import InfrastructureError, RufusError
 from rufus_core.ports.gym import Environment, Gym
 from rufus_core.ports.ranks import GymActors
 from rufus_core.types import Episode, Problem, ToolCall, ToolResult, ToolSchema, Verdict
-from tasks.ray_places import PLACEMENT_SECONDS, actor_class, first_line, killed
+from tasks.ray_places import PLACEMENT_SECONDS, actor_class, killed, loss_told
 
 CALLS_PER_ACTOR = 64  # episodes of one actor that are waited for side by side
 OPEN_SECONDS = 300.0  # an actor that died meanwhile is started anew first
@@ -143,11 +143,10 @@ def _told(call: Any, seconds: float | None = None) -> Any:
     import ray
 
     try:
-        told = ray.get(call, timeout=seconds)
+        with loss_told(lambda why: InfrastructureError(f"the actor of this episode died: {why}")):
+            told = ray.get(call, timeout=seconds)
     except ray.exceptions.GetTimeoutError as error:
         raise InfrastructureError(f"no actor opened this episode in {seconds:.0f} s") from error
-    except ray.exceptions.RayActorError as error:
-        raise InfrastructureError(f"the actor of this episode died: {first_line(error)}") from error
     if isinstance(told, RufusError):
         raise told
     return told

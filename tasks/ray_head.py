@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from rufus_core.errors import InfrastructureError
+from rufus_core.errors import ConfigError, InfrastructureError
 
 ANSWER_SECONDS = 10.0
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
@@ -50,8 +50,10 @@ class RayHead:
         Raises HeadSilent, and InfrastructureError where the head refuses it.
         """
         answer = self._ask("POST", "/api/jobs/", {"submission_id": submission_id, **request})
-        if answer.is_success or self.find(submission_id) is not None:
+        if self.find(submission_id) is not None:
             return
+        if answer.is_success:
+            raise HeadSilent("it took a job and knows nothing of it")
         reason = next((line for line in reversed(answer.text.splitlines()) if line.strip()), f"{answer.status_code}")
         raise InfrastructureError(f"Ray takes no job: {reason.strip()}", where=self.url)
 
@@ -62,8 +64,11 @@ class RayHead:
             return None
         if not answer.is_success:
             raise HeadSilent(f"{answer.status_code} {answer.reason_phrase}")
-        told = answer.json()
-        return Submitted(told["status"], told.get("driver_exit_code"), told.get("message") or "")
+        try:
+            told = answer.json()
+            return Submitted(told["status"], told.get("driver_exit_code"), told.get("message") or "")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise HeadSilent("what answers there is no Ray head") from error
 
     def stop(self, submission_id: str) -> None:
         """Ask for its end, which is SIGTERM to all its processes, and SIGKILL later. Raises HeadSilent."""
@@ -86,5 +91,8 @@ def _credentials() -> dict[str, str]:
     """As Ray's own client finds them: the variable, else the file that a variable names."""
     token, path = os.environ.get(_TOKEN), os.environ.get(_TOKEN_PATH)
     if not token and path:
-        token = Path(path).read_text(encoding="utf-8").strip()
+        try:
+            token = Path(path).read_text(encoding="utf-8").strip()
+        except OSError as error:
+            raise ConfigError(f"can't read Ray's token: {error.strerror}", where=f"{_TOKEN_PATH}={path}") from error
     return {"Authorization": f"Bearer {token}"} if token else {}

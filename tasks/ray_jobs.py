@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from rufus_core.errors import InfrastructureError, JobLost
+from rufus_core.errors import InfrastructureError, JobLost, LineageError
 from rufus_core.lineage.files import locked, write_whole
 from rufus_core.settings import ExecutionSettings
 from tasks.jobs import DOCUMENT, GRACE_SECONDS, LOG, JobCancelled, JobResources, Progress, pass_on, tail
@@ -147,6 +147,9 @@ class RayJob:
             return int(json.loads(self._file.read_text())["attempt"])
         except FileNotFoundError:
             return 0
+        except (ValueError, KeyError, TypeError) as error:  # to count anew could start a second job
+            hint = "ask the head for a job of this folder that lives; then remove the file"
+            raise LineageError("can't read which attempt is the last", where=str(self._file), hint=hint) from error
 
     def _id(self, attempt: int) -> str:
         """Two homes may use one cluster for the same artifact: where the folder lies is part of the id."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -58,6 +58,22 @@ def killed(actors: Sequence[Any]) -> Iterator[None]:
     finally:
         for actor in actors:
             ray.kill(actor)
+
+
+@contextmanager
+def loss_told(tell: Callable[[str], Exception]) -> Iterator[None]:
+    """Turns what Ray says of a process or a node that is gone into what `tell` makes of its first line.
+
+    What the process itself raised passes as it is, and so does Ray's word that an answer isn't there in time.
+    """
+    import ray
+
+    try:
+        yield
+    except (ray.exceptions.RayTaskError, ray.exceptions.GetTimeoutError):
+        raise
+    except ray.exceptions.RayError as error:
+        raise tell(first_line(error)) from error
 
 
 def first_line(error: Exception) -> str:

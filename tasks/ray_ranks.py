@@ -21,7 +21,7 @@ from rufus_core.ports.ranks import EngineServer, GymActors, RankPlace
 from tasks.ray_cluster import own_cluster
 from tasks.ray_engines import running_engines
 from tasks.ray_gym import running_gym
-from tasks.ray_places import actor_class, first_line, killed, place_in, placed_group
+from tasks.ray_places import actor_class, first_line, killed, loss_told, place_in, placed_group
 
 CONNECT_SECONDS = 10.0
 _GRACE_SECONDS = 10.0  # in which Ray may tell more of a lost rank
@@ -226,8 +226,9 @@ def _result(calls: Sequence[Any], call: Any) -> Any:
     """What a rank's call returned; `calls` are those of all ranks. Raises RankLost where its process is gone."""
     import ray
 
-    try:
+    def lost(why: str) -> RankLost:
+        what = f"rank {calls.index(call)} of {len(calls)} died: {why}"
+        return RankLost(what, hint="the next run goes on from the last state")
+
+    with loss_told(lost):
         return ray.get(call)
-    except ray.exceptions.RayActorError as error:
-        what = f"rank {calls.index(call)} of {len(calls)} died: {first_line(error)}"
-        raise RankLost(what, hint="the next run goes on from the last state") from error

@@ -190,7 +190,7 @@ def _failure(step: Step, folder: Path, code: int | None) -> JobFailed:
     if failure := told_failure(folder):
         return failure.as_error()
     if code is not None and code < 0:
-        name = signal.Signals(-code).name
+        name = signal.Signals(-code).name if -code in frozenset(signal.Signals) else f"signal {-code}"
         hint = "perhaps the machine ran out of memory" if name == "SIGKILL" else None
         return JobLost(f"the job of {step.name} was ended by {name}", hint=hint)
     told = (folder / LOG).read_text(errors="replace").splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 from pydantic import ValidationError
 
@@ -12,12 +13,16 @@ from rufus_core.types import Frozen
 
 
 class Attempt(Frozen):
-    """`created` is known once the cluster said so: before that, the object may or may not be there.
+    """What the cluster calls it is said by `kind` and `namespace`, which the settings may name otherwise by now.
+
+    `created` is known once the cluster said so: before that, the object may or may not be there.
 
     `over` says that it has ended, or that its node was given up; the next start is of another attempt.
     """
 
     number: int
+    kind: Literal["job", "rayjob"]
+    namespace: str
     created: bool = False
     over: bool = False
 

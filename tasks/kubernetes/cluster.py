@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ Object = dict[str, Any]  # as Kubernetes writes it
 KINDS = {"job": ("batch", "v1", "jobs"), "rayjob": ("ray.io", "v1", "rayjobs")}
 CALL_SECONDS = (5.0, 30.0)  # to connect, and between two bytes of an answer
 WATCH_SECONDS = 300  # then the server ends a watch, and the next one begins
-_TRANSIENT = {408, 425, 429}
+_TRANSIENT = {408, 409, 425, 429}  # 409: it met another change, of a quota, say
 
 
 class Unreachable(Exception):
@@ -50,9 +51,17 @@ class Cluster:
         api = client.ApiClient(configuration)
         self._objects, self._pods = client.CustomObjectsApi(api), client.CoreV1Api(api)
         self._plain = api.sanitize_for_serialization
-        self._namespace = settings.namespace
-        self._place = dict(zip(("group", "version", "plural"), KINDS[settings.kind], strict=True))
-        self._place["namespace"] = settings.namespace
+        self._look_at(settings.kind, settings.namespace)
+
+    def at(self, kind: str, namespace: str) -> Cluster:
+        """The same cluster's jobs of this kind and namespace."""
+        other = copy.copy(self)
+        other._look_at(kind, namespace)
+        return other
+
+    def _look_at(self, kind: str, namespace: str) -> None:
+        self._namespace = namespace
+        self._place = dict(zip(("group", "version", "plural"), KINDS[kind], strict=True)) | {"namespace": namespace}
 
     def create(self, manifest: Mapping[str, Any]) -> None:
         """Raises AlreadyExists."""
@@ -162,24 +171,34 @@ def _told(verb: str) -> Iterator[None]:
     try:
         yield
     except _api_exception() as error:
-        if error.status == 409 and verb == "create":
+        if _reason(error) == "AlreadyExists":
             raise AlreadyExists from error
         if error.status == 410 and verb == "watch":
             raise WatchExpired from error
         said = _said(error)
         if error.status in _TRANSIENT or not error.status or error.status >= 500:
             raise Unreachable(said) from error
-        raise ConfigError(f"Kubernetes refuses to {verb}: {said}", hint=_HINTS.get(error.status)) from error
+        hint = _OF_QUOTA if "exceeded quota" in said else _HINTS.get(error.status)
+        raise ConfigError(f"Kubernetes refuses to {verb}: {said}", hint=hint) from error
     except (HTTPError, OSError, json.JSONDecodeError) as error:  # also an answer that was cut off
         raise Unreachable(str(error)) from error
 
 
+_OF_QUOTA = "raise the namespace's quota (infra/kubernetes/base/quotas.yaml); ended jobs count, for keep_seconds"
 _HINTS = {
     401: "the credentials of the kubeconfig or service account are not known to the cluster",
     403: "the role of infra/kubernetes: get, list, watch, create, delete of jobs, rayjobs and pods",
     404: "is there such a namespace, and KubeRay's operator for a rayjob?",
     422: "execution.kubernetes says something that the cluster doesn't take",
 }
+
+
+def _reason(error: Any) -> str:
+    """The word by which the server tells errors of one status apart."""
+    try:
+        return str(json.loads(error.body)["reason"])
+    except (ValueError, TypeError, KeyError):
+        return ""
 
 
 def _said(error: Any) -> str:

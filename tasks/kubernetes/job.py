@@ -44,7 +44,7 @@ class KubernetesJob:
                 prepare()
                 self.log.touch()
                 try:
-                    self._cluster.create(self._manifest(object_name(self.folder, attempt.number)))
+                    self._of(attempt).create(self._manifest(object_name(self.folder, attempt.number)))
                     joined = False
                 except AlreadyExists:  # asked for before, by us or by another host's run
                     joined = True
@@ -68,15 +68,16 @@ class KubernetesJob:
             JobNotStarted: it couldn't begin for as long as the settings have patience.
             JobFailed: the cluster says why another try would fail, too.
         """
-        name = self._name()
+        attempt = self._last()
+        name, cluster = object_name(self.folder, attempt.number), self._of(attempt)
         lines = tail(progress_file)
         try:
-            with Bell(self._cluster, name) as bell:
+            with Bell(cluster, name) as bell:
                 watched = Patience(self._settings, lambda text: on_progress({"warning": text}))
                 next_look = 0.0
                 while not isinstance(verdict := watched.verdict, Ended | TakenAway | Failed):
                     if bell.rang() or time.monotonic() >= next_look:
-                        next_look = time.monotonic() + self._look(name, watched)
+                        next_look = time.monotonic() + _look(cluster, name, watched)
                     pass_on(lines, on_progress)
                     if cancelled.wait(POLL_SECONDS):
                         raise JobCancelled
@@ -84,7 +85,7 @@ class KubernetesJob:
         except BaseException:
             self.cancel(at_once or threading.Event())
             raise
-        return self._told(name, verdict, watched)
+        return self._told(attempt, verdict, watched)
 
     def cancel(self, at_once: threading.Event) -> None:
         """Delete the job; on return none of its pods is left. They have their grace unless `at_once` is set.
@@ -94,8 +95,7 @@ class KubernetesJob:
         attempt = Attempt.last(self.folder)
         if attempt is None or attempt.over:
             return
-        name = object_name(self.folder, attempt.number)
-        self._remove(name, at_once)
+        self._remove(attempt, at_once)
         self._over()
 
     def lives(self) -> bool:
@@ -105,7 +105,7 @@ class KubernetesJob:
             return False
         name = object_name(self.folder, last.number)
         try:
-            return not isinstance(judge(*self._cluster.seen(name)), Ended | TakenAway | Failed)
+            return not isinstance(judge(*self._of(last).seen(name)), Ended | TakenAway | Failed)
         except Unreachable:
             return True
 
@@ -114,37 +114,30 @@ class KubernetesJob:
         last = Attempt.last(self.folder)
         if last is not None and not last.over:
             name = object_name(self.folder, last.number)
-            job, pods = self._cluster.seen(name)
+            job, pods = self._of(last).seen(name)
             if not isinstance(judge(job, pods), Ended | TakenAway | Failed):
                 return last.model_copy(update={"created": True})
             if job is None and not last.created:  # asked for, and never answered: it may still come to be
                 return last
-            if job is not None and self._outlives_its_work:
-                self._remove(name, threading.Event())
-        return Attempt(number=last.number + 1 if last else 1).save(self.folder)
+            if job is not None and _outlives_its_work(last):
+                self._remove(last, threading.Event())
+        number, (kind, namespace) = last.number + 1 if last else 1, (self._settings.kind, self._settings.namespace)
+        return Attempt(number=number, kind=kind, namespace=namespace).save(self.folder)
 
-    @property
-    def _outlives_its_work(self) -> bool:
-        """Whether pods are left when the work has ended: KubeRay's are, until it has ended them."""
-        return self._settings.kind == "rayjob"
+    def _of(self, attempt: Attempt) -> Cluster:
+        """Where this attempt was created: the settings may name another kind or namespace by now."""
+        return self._cluster.at(attempt.kind, attempt.namespace)
 
-    def _name(self) -> str:
+    def _last(self) -> Attempt:
         attempt = Attempt.last(self.folder)
         assert attempt is not None, "it was started"
-        return object_name(self.folder, attempt.number)
+        return attempt
 
-    def _look(self, name: str, watched: Patience) -> float:
-        """Look at the job; seconds until the next look."""
-        try:
-            verdict = judge(*self._cluster.seen(name))
-        except Unreachable as error:
-            return watched.away(error)
-        return watched.saw(verdict)
-
-    def _told(self, name: str, verdict: Verdict, watched: Patience) -> int | None:
+    def _told(self, attempt: Attempt, verdict: Verdict, watched: Patience) -> int | None:
         """The exit code of what has ended, its pods gone. Raises what has to be raised."""
-        if self._outlives_its_work or watched.gave_up or watched.lost:
-            self._remove(name, threading.Event(), lost=watched.lost)
+        name = object_name(self.folder, attempt.number)
+        if _outlives_its_work(attempt) or watched.gave_up or watched.lost:
+            self._remove(attempt, threading.Event(), lost=watched.lost)
         self._over()
         match verdict:
             case Ended(code, said):
@@ -159,30 +152,43 @@ class KubernetesJob:
         raise AssertionError(verdict)
 
     def _over(self) -> None:
-        attempt = Attempt.last(self.folder)
-        assert attempt is not None
-        attempt.model_copy(update={"over": True}).save(self.folder)
+        self._last().model_copy(update={"over": True}).save(self.folder)
 
-    def _remove(self, name: str, at_once: threading.Event, lost: bool = False) -> None:
+    def _remove(self, attempt: Attempt, at_once: threading.Event, lost: bool = False) -> None:
         """Delete the job and wait until no pod of it is left; of a node that was given up nobody waits for pods."""
+        name, cluster = object_name(self.folder, attempt.number), self._of(attempt)
         grace, patience = self._settings.grace_seconds, self._settings.node_patience_seconds
         deadline = time.monotonic() + grace + patience
         asked, hurried, failures = False, False, 0
         while time.monotonic() < deadline:
             try:
                 if not asked:
-                    self._cluster.delete(name)
+                    cluster.delete(name)
                     asked = True
-                pods = [pod for pod in self._cluster.pods(name) if alive(pod)]
-                if lost or (not pods and self._cluster.get(name) is None):
+                pods = [pod for pod in cluster.pods(name) if alive(pod)]
+                if lost or (not pods and cluster.get(name) is None):
                     return
                 if at_once.is_set() and not hurried:
                     for pod in pods:
-                        self._cluster.delete_pod(pod["metadata"]["name"], AT_ONCE_SECONDS)
+                        cluster.delete_pod(pod["metadata"]["name"], AT_ONCE_SECONDS)
                     hurried = True
                 failures = 0
             except Unreachable:
                 failures += 1
             time.sleep(backoff(failures) if failures else CONFIRM_SECONDS)
-        hint = f"kubectl delete job,rayjob {name} -n {self._settings.namespace}, or the next run joins it"
+        hint = f"kubectl delete job,rayjob {name} -n {attempt.namespace}, or the next run joins it"
         raise InfrastructureError(f"nobody can say that the job {name} is gone", hint=hint)
+
+
+def _look(cluster: Cluster, name: str, watched: Patience) -> float:
+    """Look at the job; seconds until the next look."""
+    try:
+        verdict = judge(*cluster.seen(name))
+    except Unreachable as error:
+        return watched.away(error)
+    return watched.saw(verdict)
+
+
+def _outlives_its_work(attempt: Attempt) -> bool:
+    """Whether pods are left when the work has ended: KubeRay's are, until it has ended them."""
+    return attempt.kind == "rayjob"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from tasks.kubernetes.manifests import HEAD
+from tasks.kubernetes.manifests import HEAD, WORKER
 
 Object = Mapping[str, Any]
 
@@ -27,6 +28,8 @@ NO_POD = "no pod was made for it yet; kubectl describe says why"
 _NO_CHANCE = {"ContainerCannotRun", "StartError"}
 _RAY_EXIT_CODE = re.compile(r"failed with exit code (-?\d+)")
 _SIGNALS_FROM = 128  # a container that a signal N ended exits with 128 + N
+_SIGNALS = frozenset(signal.Signals)
+_NOT_SEEN = {"ContainerStatusUnknown", "Unknown"}  # the kubelet's word, and containerd's after a node's restart
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,8 @@ def judge(job: Object | None, pods: Sequence[Object]) -> Verdict:
     if job is not None and job.get("kind") == "RayJob":
         return _of_ray_job(job, pods)
     living = [pod for pod in pods if alive(pod)]
+    if job is None and not living and any(_of_ray(pod) for pod in pods):
+        return Ended(None)  # what a worker says of its end isn't the job's
     if living:
         return _ending(living) if job is None or _deleted(job) or any(map(_deleted, living)) else _of_living(living)
     for pod in pods:
@@ -102,7 +107,7 @@ def alive(pod: Object) -> bool:
 
 def _of_ray_job(job: Object, pods: Sequence[Object]) -> Verdict:
     status = job.get("status") or {}
-    heads = [pod for pod in pods if any(c["name"] == HEAD for c in pod["spec"]["containers"])]
+    heads = [pod for pod in pods if _has(pod, HEAD)]
     for head in heads:  # whatever KubeRay makes of it, the work that ran there is gone
         if why := _taken_away(head):
             return TakenAway(why)
@@ -168,8 +173,10 @@ def _of_dead(pod: Object) -> Verdict | None:
             )
         if ended.get("reason") in _NO_CHANCE:
             return Failed(_line(f"its container can't run: {ended['reason']}", ended.get("message")), "image")
+        if ended.get("reason") in _NOT_SEEN:
+            return TakenAway(_line("its node lost sight of it", ended.get("message")))
         if (code := ended.get("exitCode")) is not None:
-            by_signal = code > _SIGNALS_FROM
+            by_signal = code - _SIGNALS_FROM in _SIGNALS
             return Ended(_SIGNALS_FROM - code if by_signal else code, str(ended.get("message") or "").strip())
     if (pod.get("status") or {}).get("reason") == "DeadlineExceeded":
         return _OVERDUE
@@ -201,6 +208,14 @@ def _taken_away(pod: Object) -> str:
 
 def _ending(pods: Sequence[Object]) -> Ending:
     return Ending(", ".join(sorted({str(pod["spec"].get("nodeName") or "no node") for pod in pods})))
+
+
+def _of_ray(pod: Object) -> bool:
+    return _has(pod, HEAD) or _has(pod, WORKER)
+
+
+def _has(pod: Object, container: str) -> bool:
+    return any(each["name"] == container for each in pod["spec"]["containers"])
 
 
 def _deleted(thing: Object) -> bool:

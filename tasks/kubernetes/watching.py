@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from contextlib import suppress
+import time
 from types import TracebackType
 from typing import Self
 
@@ -37,16 +37,19 @@ class Bell:
     def _watch(self, pods: bool) -> None:
         failures = 0
         while not self._stopped.is_set():
-            with suppress(WatchExpired):  # what was missed, the list at the beginning of the next watch stands for
-                try:
-                    for _ in self._cluster.changes(self._name, pods, self._stopped):
-                        failures = 0
-                        self._rang.set()
-                except Unreachable:
-                    self._stopped.wait(backoff(failures))
-                    failures += 1
-                except ConfigError:  # who waits asks too, and tells it
-                    return
+            began, heard = time.monotonic(), 0
+            try:
+                for _ in self._cluster.changes(self._name, pods, self._stopped):
+                    heard += 1
+                    self._rang.set()
+            except (Unreachable, WatchExpired):  # what was missed, the list at the beginning of the next watch says
+                pass
+            except ConfigError:  # who waits asks too, and tells it
+                return
+            if heard > 1 or time.monotonic() - began > MOST_SECONDS:  # beyond the list at the beginning
+                failures = 0
+            self._stopped.wait(backoff(failures))
+            failures += 1
 
 
 def backoff(failures: int) -> float:
