@@ -83,22 +83,23 @@ class Handler(BaseHTTPRequestHandler):
             self._watch(kind, query)
         elif name is None:
             with self.state.changed:
-                items = [shown(one) for one in self.state.objects[kind].values() if selected(one, query)]
+                there = [one for one in self.state.objects[kind].values() if _is_in(one, place)]
+                items = [shown(one) for one in there if selected(one, query)]
                 version = str(self.state.version)
             api, singular = API[kind]
             meta = {"resourceVersion": version}
             self._send(200, {"apiVersion": api, "kind": f"{singular}List", "metadata": meta, "items": items})
         elif place["part"] == "log":
-            log = self.state.folder / "pods" / self._existing(kind, name)["metadata"]["uid"] / "log"
+            log = self.state.folder / "pods" / self._existing(place)["metadata"]["uid"] / "log"
             self._send(200, log.read_text() if log.exists() else "")
         else:
-            self._send(200, shown(self._existing(kind, name)))
+            self._send(200, shown(self._existing(place)))
 
     def _post(self, place: dict[str, Any], _query: dict[str, str], body: Object) -> None:
         kind = place["kind"]
         if place["part"] == "eviction":
             with self.state.changed:
-                pod = self._existing("pods", place["name"])
+                pod = self._existing({**place, "kind": "pods"})
                 condition(pod, "DisruptionTarget", "True", "EvictionByEvictionAPI", "Eviction API: evicting")
                 mark_deleted(pod, pod["spec"]["terminationGracePeriodSeconds"])
                 self.state.put("pods", pod)
@@ -109,6 +110,8 @@ class Handler(BaseHTTPRequestHandler):
                 kubernetes_validate.validate(body, kubernetes_validate.latest_version(), strict=True)
             except kubernetes_validate.ValidationError as error:
                 raise Refused(422, "Invalid", str(error)) from error
+        if self.state.knob("conflict") is not None:
+            raise Refused(409, "Conflict", 'Operation cannot be fulfilled on resourcequotas "jobs": it was modified')
         with self.state.changed:
             name = body["metadata"]["name"]
             if name in self.state.objects[kind]:
@@ -123,7 +126,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _delete(self, place: dict[str, Any], query: dict[str, str], body: Object) -> None:
         with self.state.changed:
-            thing = self._existing(place["kind"], place["name"])
+            thing = self._existing(place)
             policy = query.get("propagationPolicy") or body.get("propagationPolicy")
             if place["kind"] != "pods" and policy != "Foreground":
                 raise Refused(400, "BadRequest", "this server deletes in the foreground alone")
@@ -162,11 +165,12 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
         self.wfile.flush()
 
-    def _existing(self, kind: str, name: str) -> Object:
-        try:
-            return self.state.objects[kind][name]
-        except KeyError:
-            raise Refused(404, "NotFound", f'{kind} "{name}" not found') from None
+    def _existing(self, place: dict[str, Any]) -> Object:
+        kind, name = place["kind"], place["name"]
+        found = self.state.objects[kind].get(name)
+        if found is None or not _is_in(found, place):
+            raise Refused(404, "NotFound", f'{kind} "{name}" not found')
+        return found
 
     def _send(self, code: int, body: Object | str) -> None:
         data = (body if isinstance(body, str) else json.dumps(body)).encode()
@@ -180,6 +184,10 @@ class Handler(BaseHTTPRequestHandler):
 def shown(thing: Object) -> Object:
     """Without what only the controllers need."""
     return {key: thing[key] for key in ("apiVersion", "kind", "metadata", "spec", "status")}
+
+
+def _is_in(thing: Object, place: dict[str, Any]) -> bool:
+    return bool(thing["metadata"]["namespace"] == place["namespace"])
 
 
 def selected(thing: Object, query: dict[str, str]) -> bool:

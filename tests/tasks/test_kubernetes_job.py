@@ -277,6 +277,33 @@ def test_a_node_that_does_not_end_a_pod_is_given_up(cluster: TestCluster) -> Non
     assert one.start(lambda: None) is False
 
 
+@pytest.mark.parametrize("change", [{"namespace": "elsewhere"}, {"kind": "rayjob"}])
+def test_a_living_job_is_found_where_it_was_created_whatever_the_settings_say_by_now(
+    cluster: TestCluster, change: dict[str, str]
+) -> None:
+    first, second = job(cluster, SAVES), job(cluster, SAVES, **change)
+    assert first.start(lambda: None) is False
+    assert second.lives()
+    assert second.start(lambda: None) is True
+    with pytest.raises(JobCancelled):
+        wait(second, When(progress(second)))
+    assert second.log.read_text() == "saved\n"
+    assert len(cluster.created()) == 1
+    assert cluster.processes() == []
+    assert not second.lives()
+
+
+def test_a_quota_that_met_another_change_is_asked_again(cluster: TestCluster) -> None:
+    one = job(cluster, "")
+    cluster.turn("conflict")
+    with pytest.raises(JobLost, match="Operation cannot be fulfilled"):
+        one.start(lambda: None)
+    cluster.turn("conflict", None)
+    assert one.start(lambda: None) is False
+    assert wait(one)[0] == 0
+    assert len(cluster.created()) == 1
+
+
 def test_a_job_that_somebody_deleted_is_gone_without_an_exit_code(cluster: TestCluster) -> None:
     one = job(cluster, SAVES)
     one.start(lambda: None)

@@ -50,6 +50,11 @@ LOST_WORKER = pod("Failed", "ray-worker", **DISRUPTED)  # the job itself says th
         (job(), [pod("Failed", **ended(3, message=" no log "))], Ended(3, "no log")),
         (job(), [pod("Failed", **ended(137))], Ended(-9)),
         (job(), [pod("Failed", **ended(143))], Ended(-15)),
+        (job(), [pod("Failed", **ended(200))], Ended(200)),  # 72 is no signal
+        (job(), [pod("Failed", **ended(255))], Ended(255)),
+        (job(), [pod("Failed", **ended(255, "Unknown"))], TakenAway),
+        (job(), [pod("Failed", **ended(137, "ContainerStatusUnknown"))], TakenAway),
+        (None, [pod("Succeeded", "ray-worker")], Ended(None)),  # somebody deleted the RayJob
         (job(), [pod("Failed", **ended(143), **DISRUPTED)], TakenAway),
         (job(), [pod("Failed", **ended(137), **DISRUPTED)], TakenAway),
         (job(), [pod("Succeeded", **DISRUPTED)], Ended(0)),

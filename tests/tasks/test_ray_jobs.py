@@ -8,13 +8,14 @@ import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
-from rufus_core.errors import InfrastructureError, JobLost
+from rufus_core.errors import ConfigError, InfrastructureError, JobLost, LineageError
 from rufus_core.jobs.failure import told_failure
 from rufus_core.lineage import Store, store_root
 from rufus_core.lineage.lease import lease_file, read_holding
@@ -189,3 +190,44 @@ def test_without_a_head_it_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(InfrastructureError, match="no Ray head answers"):
         ray_job(Nodes(tmp_path, 1), tmp_path / "job").start(nothing)
     assert not store_root(tmp_path).exists()
+
+
+class _Other(BaseHTTPRequestHandler):
+    """A server that is no Ray head."""
+
+    def do_GET(self) -> None:
+        page = b"<html>hello</html>"
+        self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: object) -> None: ...
+
+
+def test_what_is_no_head_is_told_and_no_stack_trace(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Other) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        one = ray_job(Nodes(tmp_path, server.server_port), tmp_path / "job")
+        with pytest.raises(InfrastructureError, match="what answers there is no Ray head"):
+            one.start(nothing)
+        assert one.lives()  # for all that anybody knows
+        server.shutdown()
+
+
+def test_a_token_that_can_not_be_read_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "token"))
+    with pytest.raises(ConfigError, match="can't read Ray's token: No such file"):
+        ray_job(Nodes(tmp_path, 1), tmp_path / "job")
+
+
+def test_a_file_of_attempts_that_can_not_be_read_starts_nothing(tmp_path: Path) -> None:
+    one = ray_job(Nodes(tmp_path, 1), tmp_path / "job")
+    one.folder.mkdir()
+    (one.folder / "ray.json").write_text('{"attempt": "many"}')
+    with pytest.raises(LineageError, match="can't read which attempt is the last"):
+        one.start(nothing)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sys
 import tempfile
 import threading
@@ -18,7 +19,7 @@ import psutil
 import pytest
 
 from rufus_core.data.chat import ChatFormat
-from rufus_core.errors import InfrastructureError
+from rufus_core.errors import InfrastructureError, RankLost
 from rufus_core.gym.limits import Limits
 from rufus_core.gym.loop import EpisodeSpec, run_episodes
 from rufus_core.ports.engine import GenerateRequest, GenerateResult
@@ -116,6 +117,26 @@ def test_what_a_disk_refuses_a_rank_reaches_the_job_with_its_number(nodes: Nodes
     """By which a job knows to keep the state of a training: the machine is at fault."""
     error = apart(tmp_path, _run_on_a_full_disk, nodes.address)
     assert (error.errno, error.filename) == (errno.ENOSPC, "rollouts/step-1.parquet")
+
+
+def _take_memory(place: RankPlace, stop: threading.Event) -> None:
+    held = bytearray(100 << 20)
+    stop.wait()
+    raise AssertionError(len(held))
+
+
+def _run_beyond_memory() -> InfrastructureError:
+    os.environ |= {"RAY_memory_usage_threshold": "0.0001", "RAY_memory_monitor_refresh_ms": "100"}
+    with pytest.raises(RankLost) as caught:
+        RayRanks().run(_take_memory, 2, 1, None, {}, threading.Event())
+    return caught.value
+
+
+@pytest.mark.slow
+def test_a_rank_that_rays_memory_monitor_kills_is_lost(tmp_path: Path) -> None:
+    """Hence the job is tried again from its last state."""
+    lost = apart(tmp_path, _run_beyond_memory)
+    assert re.match("rank [01] of 2 died: ", lost.what)
 
 
 _SAYS_ITS_GPUS = """
