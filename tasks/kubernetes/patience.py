@@ -7,11 +7,12 @@ from collections.abc import Callable
 
 from rufus_core.settings import KubernetesSettings
 from tasks.kubernetes.cluster import Unreachable
-from tasks.kubernetes.verdict import NO_POD, Ending, Failed, Running, TakenAway, Verdict, Waiting
+from tasks.kubernetes.verdict import BEING_MADE, NO_POD, Ending, Failed, Running, TakenAway, Verdict, Waiting
 from tasks.kubernetes.watching import backoff
 
 LOOK_SECONDS = 10.0  # where no change was heard
 SOON_SECONDS = 1.0  # where patience is measured
+_UNTOLD_SECONDS = {NO_POD: LOOK_SECONDS, BEING_MADE: 60.0}  # what passes by itself, most often
 
 
 class Patience:
@@ -37,7 +38,7 @@ class Patience:
         waited = time.monotonic() - self._since
         match verdict:
             case Waiting(why, patience):
-                if why != NO_POD or waited >= LOOK_SECONDS:
+                if waited >= _UNTOLD_SECONDS.get(why, 0.0):
                     self._tell(f"it waits in the cluster: {why}")
                 allowed = _patience(self._settings, patience)
                 if allowed is not None and waited >= allowed:

@@ -25,6 +25,7 @@ _TAKEN_AWAY = {
 }
 _COMES_BY_ITSELF = {"ContainerCreating", "PodInitializing"}
 NO_POD = "no pod was made for it yet; kubectl describe says why"
+BEING_MADE = "its container is being made; a large image takes its time, a missing volume for ever: kubectl describe"
 _NO_CHANCE = {"ContainerCannotRun", "StartError"}
 _RAY_EXIT_CODE = re.compile(r"failed with exit code (-?\d+)")
 _SIGNALS_FROM = 128  # a container that a signal N ended exits with 128 + N
@@ -153,7 +154,9 @@ def _waiting(pod: Object) -> Waiting | None:
             return Waiting(_line("no node has room", condition.get("message")), "room")
     for container in _containers(pod):
         waits = (container.get("state") or {}).get("waiting") or {}
-        if waits.get("reason") and waits["reason"] not in _COMES_BY_ITSELF:
+        if waits.get("reason") in _COMES_BY_ITSELF:
+            return Waiting(BEING_MADE, None)
+        if waits.get("reason"):
             return Waiting(_line(waits["reason"], waits.get("message")), "image")
     return None
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tasks.kubernetes.verdict import Ended, Ending, Failed, Running, TakenAway, Verdict, Waiting, judge
+from tasks.kubernetes.verdict import BEING_MADE, Ended, Ending, Failed, Running, TakenAway, Verdict, Waiting, judge
 
 
 def job(**status: Any) -> dict[str, Any]:
@@ -30,6 +30,10 @@ def ended(code: int, reason: str = "Error", message: str = "") -> dict[str, Any]
     return {"containerStatuses": [{"state": {"terminated": {"exitCode": code, "reason": reason, "message": message}}}]}
 
 
+def waiting(reason: str) -> dict[str, Any]:
+    return {"containerStatuses": [{"state": {"waiting": {"reason": reason}}}]}
+
+
 def is_true(kind: str, reason: str = "", message: str = "") -> dict[str, Any]:
     return {"conditions": [{"type": kind, "status": "True", "reason": reason, "message": message}]}
 
@@ -46,6 +50,8 @@ LOST_WORKER = pod("Failed", "ray-worker", **DISRUPTED)  # the job itself says th
         (None, [], Ended(None)),
         (job(), [pod("Running")], Running()),
         (job(), [pod("Pending")], Running()),
+        (job(), [pod("Pending", **waiting("ContainerCreating"))], Waiting(BEING_MADE, None)),
+        (job(), [pod("Pending", **waiting("ImagePullBackOff"))], Waiting("ImagePullBackOff", "image")),
         (job(), [pod("Succeeded")], Ended(0)),
         (job(), [pod("Failed", **ended(3, message=" no log "))], Ended(3, "no log")),
         (job(), [pod("Failed", **ended(137))], Ended(-9)),
