@@ -111,18 +111,18 @@ class KubernetesJob:
 
     def _next(self) -> Attempt:
         """The attempt to create, or to join where it is `created`."""
-        last = Attempt.last(self.folder)
+        last, (kind, namespace) = Attempt.last(self.folder), (self._settings.kind, self._settings.namespace)
         if last is not None and not last.over:
             name = object_name(self.folder, last.number)
             job, pods = self._of(last).seen(name)
             if not isinstance(judge(job, pods), Ended | TakenAway | Failed):
                 return last.model_copy(update={"created": True})
-            if job is None and not last.created:  # asked for, and never answered: it may still come to be
+            same = (last.kind, last.namespace) == (kind, namespace)
+            if job is None and not last.created and same:  # asked for, and never answered: it may still come to be
                 return last
             if job is not None and _outlives_its_work(last):
                 self._remove(last, threading.Event())
-        number, (kind, namespace) = last.number + 1 if last else 1, (self._settings.kind, self._settings.namespace)
-        return Attempt(number=number, kind=kind, namespace=namespace).save(self.folder)
+        return Attempt(number=last.number + 1 if last else 1, kind=kind, namespace=namespace).save(self.folder)
 
     def _of(self, attempt: Attempt) -> Cluster:
         """Where this attempt was created: the settings may name another kind or namespace by now."""

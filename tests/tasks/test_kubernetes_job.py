@@ -304,6 +304,17 @@ def test_a_quota_that_met_another_change_is_asked_again(cluster: TestCluster) ->
     assert len(cluster.created()) == 1
 
 
+def test_what_was_never_answered_is_followed_where_the_settings_say_now(cluster: TestCluster) -> None:
+    first, second = job(cluster, ""), job(cluster, "", kind="rayjob")
+    cluster.turn("conflict")
+    with pytest.raises(JobLost):
+        first.start(lambda: None)
+    cluster.turn("conflict", None)
+    assert second.start(lambda: None) is False
+    assert wait(second)[0] == 0
+    assert len(cluster.objects("jobs")) == 0
+
+
 def test_a_job_that_somebody_deleted_is_gone_without_an_exit_code(cluster: TestCluster) -> None:
     one = job(cluster, SAVES)
     one.start(lambda: None)
